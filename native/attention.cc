@@ -22,14 +22,34 @@ inline int64_t part_size(const AttentionLayer& layer) {
     return state_size(std::max<int64_t>(kMaxQueries, layer.num_heads / layer.num_kv_heads), layer.head_dim);
 }
 
+// Whether pairs of dimensions are multiplied as they are; queries are then kept in pairs, too.
+#if defined(__AVX512BF16__)
+template <class T>
+constexpr bool kMultipliesPairs = Keys<T>::kInPairs;
+#else
+template <class T>
+constexpr bool kMultipliesPairs = false;
+#endif
+
 // Scores of kQueries queries and sixteen keys in each of kGroups places.
 template <class T, int kQueries, int kGroups>
 inline void score(const float* queries, int64_t query_stride, const T* const* keys, int64_t block_size,
-                  int64_t head_dim, float* scores) {
+                  int64_t head_dim, float scale, float* scores) {
     Lanes sums[kQueries][kGroups];
     for (int q = 0; q < kQueries; ++q)
         for (int g = 0; g < kGroups; ++g) sums[q][g] = splat(0.f);
-    if constexpr (Keys<T>::kInPairs) {
+    if constexpr (kMultipliesPairs<T>) {
+#if defined(__AVX512BF16__)
+        for (int64_t d = 0; d < head_dim / 2; ++d) {
+            Pairs key[kGroups];
+            for (int g = 0; g < kGroups; ++g) key[g] = load_vector<Pairs>(keys[g] + d * block_size * 2);
+            for (int q = 0; q < kQueries; ++q) {
+                const auto pair = bit_cast<int32_t>(queries[q * query_stride + d]);
+                for (int g = 0; g < kGroups; ++g) sums[q][g] = add_products(sums[q][g], key[g], pair);
+            }
+        }
+#endif
+    } else if constexpr (Keys<T>::kInPairs) {
         for (int64_t d = 0; d < head_dim / 2; ++d) {
             Lanes even[kGroups], odd[kGroups];
             for (int g = 0; g < kGroups; ++g) {
@@ -59,19 +79,20 @@ inline void score(const float* queries, int64_t query_stride, const T* const* ke
         }
     }
     for (int q = 0; q < kQueries; ++q)
-        for (int g = 0; g < kGroups; ++g) store(scores + q * kTileKeys + g * kLanes, sums[q][g]);
+        for (int g = 0; g < kGroups; ++g) store(scores + q * kTileKeys + g * kLanes, sums[q][g] * splat(scale));
 }
 
 constexpr int kScoreQueries = kWidth == 16 ? 6 : 2, kScoreGroups = kWidth == 16 ? 4 : 2;
 
 template <class T, int kQueries>
 void score_all(const float* queries, int64_t stride, const T* const* keys, int64_t groups, int64_t block_size,
-               int64_t head_dim, float* scores) {
+               int64_t head_dim, float scale, float* scores) {
     int64_t g = 0;
     for (; g + kScoreGroups <= groups; g += kScoreGroups)
-        score<T, kQueries, kScoreGroups>(queries, stride, keys + g, block_size, head_dim, scores + g * kLanes);
+        score<T, kQueries, kScoreGroups>(queries, stride, keys + g, block_size, head_dim, scale,
+                                                  scores + g * kLanes);
     for (; g < groups; ++g)
-        score<T, kQueries, 1>(queries, stride, keys + g, block_size, head_dim, scores + g * kLanes);
+        score<T, kQueries, 1>(queries, stride, keys + g, block_size, head_dim, scale, scores + g * kLanes);
 }
 
 // A unit's keys, and the queries' view of them.
@@ -81,7 +102,7 @@ struct Walk {
     const AttentionUnit& unit;
     int64_t kv_head;
     int64_t group_size, queries;
-    const float* scaled;  // [queries][head_dim]
+    const float* own;     // [queries][head_dim] values, or in the first half of each row pairs of values
     float* scores;        // [queries][kTileKeys]
 
     // The first and one past the last key that a query sees.
@@ -108,8 +129,8 @@ struct Walk {
                 values[g * kLanes + i] = run + layer.value_offset + (key % size + i) * head_dim;
         }
         in_groups<kScoreQueries>(queries, [&](int64_t q, auto count) {
-            score_all<T, count.value>(scaled + q * head_dim, head_dim, keys + first_group, last_group - first_group,
-                                      size, head_dim, scores + q * kTileKeys + first_group * kLanes);
+            score_all<T, count.value>(own + q * head_dim, head_dim, keys + first_group, last_group - first_group, size,
+                                      head_dim, attend.scale, scores + q * kTileKeys + first_group * kLanes);
         });
         for (int64_t q = 0; q < queries; ++q) weights_of(q, start, first_group, last_group, state);
         weigh_tile(scores, values, lowest - start, highest - start, state.values, queries, head_dim);
@@ -180,17 +201,20 @@ void attend_unit(const Attend& attend, int64_t index, int64_t kv_head) {
     const int64_t queries = unit.num_tokens * group, size = state_size(queries, head_dim);
     thread_local std::vector<float> memory;
     memory.resize(queries * (head_dim + kTileKeys) + 2 * size);
-    float* scaled = memory.data();
-    float* scores = scaled + queries * head_dim;
+    float* own = memory.data();
+    float* scores = own + queries * head_dim;
     const SoftmaxState first = state_at(scores + queries * kTileKeys, queries);
     const SoftmaxState later = state_at(scores + queries * kTileKeys + size, queries);
     const int64_t token_size = (layer.num_heads + 2 * layer.num_kv_heads) * head_dim;
     for (int64_t q = 0; q < queries; ++q) {
         const T* query = static_cast<const T*>(layer.qkv) + (unit.first_token + q / group) * token_size +
                          (kv_head * group + q % group) * head_dim;
-        for (int64_t d = 0; d < head_dim; ++d) scaled[q * head_dim + d] = to_float(query[d]) * attend.scale;
+        if constexpr (kMultipliesPairs<T>)
+            std::memcpy(own + q * head_dim, query, head_dim * sizeof(T));
+        else
+            for (int64_t d = 0; d < head_dim; ++d) own[q * head_dim + d] = to_float(query[d]);
     }
-    const Walk<T> walk{attend, unit, kv_head, group, queries, scaled, scores};
+    const Walk<T> walk{attend, unit, kv_head, group, queries, own, scores};
     if (unit.split >= 0) {
         walk.partition(unit.first_partition,
                        part_at(*attend.plan, unit, layer.num_kv_heads, kv_head, part_size(layer), queries));

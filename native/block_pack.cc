@@ -315,7 +315,7 @@ struct StagedTile {
             float sum_of_codes = sums_of_codes[2 * i] + sums_of_codes[2 * i + 1];
             put(rounded + 2 * i, tile.codes + g * (kXGroup / 4) * rows + r);
             put_starts(sums_of_codes + 2 * i, tile.starts + g * num_starts() * rows + r);
-            if (tile.is_fine[g]) {
+            if (tile.fine_rows[g] != 0) {
                 Lanes finer[2] = {splat(0.f), splat(0.f)};
                 float sums_of_finer[2] = {};
                 if (scales[r].is_fine(g)) {
@@ -372,10 +372,10 @@ void stage_tile(const StageBlocks& stage, int64_t first_row) {
         const int64_t count = std::min(kAtOnce, num_groups - first);
         int64_t num_fine = 0;
         for (int64_t g = first; g < first + count; ++g) {
-            bool is_fine = false;
-            for (int64_t r = 0; r < rows; ++r) is_fine |= scales[r].is_fine(g);
-            staged.tile.is_fine[g] = is_fine;
-            num_fine += is_fine;
+            uint8_t fine_rows = 0;
+            for (int64_t r = 0; r < rows; ++r) fine_rows |= (uint8_t)(scales[r].is_fine(g) << r);
+            staged.tile.fine_rows[g] = fine_rows;
+            num_fine += fine_rows != 0;
         }
         for (int64_t r = 0; r < rows; ++r) staged.round(row_of(r) + first * kXGroup, r, first, count, fine);
         fine += num_fine * fine_size(stage.group) * rows;

@@ -66,15 +66,15 @@ constexpr BlockSpec kInt4 = kQ4_1;
 
 // A tile of x: codes of four inputs by rows, then per group of 32 the rows' scales and scaled sums of codes; then per
 // group of the weights what the codes' products start from, minus the weights' zero point times the sum of x's codes;
-// then whether a group of 32 is fine, which is to say that a row has second codes there; last, for each fine group, its
-// second codes and what their products start from. Second codes count kFineStep of the first ones' steps, and are 0
-// where a row has none.
+// then which rows of a group of 32 are fine, which is to say that they have second codes there, one bit each; last, for
+// each group with a fine row, its second codes and what their products start from. Second codes count kFineStep of the
+// first ones' steps, and those of other rows are not used.
 template <class Code, class Number, class Flag>
 struct XTile {
     Code* codes;
     Number *scales, *sums;
     Code* starts;
-    Flag* is_fine;
+    Flag* fine_rows;
     Code* fine;
 
     template <class Byte>
@@ -84,8 +84,8 @@ struct XTile {
         scales = reinterpret_cast<Number*>(tile + num_inputs * num_rows);
         sums = scales + groups;
         starts = reinterpret_cast<Code*>(sums + groups);
-        is_fine = reinterpret_cast<Flag*>(starts + kXGroup / group * groups);
-        fine = reinterpret_cast<Code*>(is_fine + (num_inputs / kXGroup * num_rows + 3) / 4 * 4);
+        fine_rows = reinterpret_cast<Flag*>(starts + kXGroup / group * groups);
+        fine = reinterpret_cast<Code*>(fine_rows + (num_inputs / kXGroup * num_rows + 3) / 4 * 4);
     }
 };
 
@@ -213,6 +213,7 @@ struct BlockFormat {
 #else
     static constexpr int kWideRows = 1, kTallRows = 3;
 #endif
+    static_assert(kTallRows <= 8);  // bits of XTile::fine_rows
     static constexpr int kVectors = kSpec.vectors();
     static constexpr int kSteps = kXGroup / kSpec.group;  // groups to one of x
     using Tile = XTile<const int32_t, const float, const uint8_t>;
@@ -231,11 +232,13 @@ struct BlockFormat {
             Lanes scales[kPanels], least[kPanels];
             OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) {
                 groups[p] = panels[p] + kSpec.group_place(g);
+                if constexpr (kRows <= kWideRows)  // the time of more rows is that of arithmetic
+                    for (int i = 0; i < kSpec.group_bytes(); i += 64) read_ahead(groups[p] + i);
                 scales_of(panels[p], groups[p], g, scales[p], least[p]);
                 groups[p] += kSpec.scale_bytes();
             }
             const float* x_scales = tile.scales + g / kSteps * kRows;
-            add_plane<kRows, kPanels>(groups, tile.codes + g * kVectors * kRows, tile.starts + g * kRows, x_scales,
+            add_plane<kRows, kPanels, kRows>(groups, tile.codes + g * kVectors * kRows, tile.starts + g * kRows, x_scales,
                                       scales, sums);
             if constexpr (kSpec.has_min) {
                 OCTAVO_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -244,19 +247,22 @@ struct BlockFormat {
                         sums[r * kPanels + p] = fma(least[p], x_sum, sums[r * kPanels + p]);
                 }
             }
-            if (tile.is_fine[g / kSteps]) {
+            if (const uint32_t rows = tile.fine_rows[g / kSteps]; rows != 0) {
                 OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) scales[p] = scales[p] * splat(kFineStep);
                 const int64_t part = g % kSteps;
-                add_plane<kRows, kPanels>(groups, fine + part * kVectors * kRows,
-                                          fine + (kXGroup / 4 + part) * kRows, x_scales, scales, sums);
+                const int32_t *codes = fine + part * kVectors * kRows, *starts = fine + (kXGroup / 4 + part) * kRows;
+                for (uint32_t left = rows; left != 0; left &= left - 1) {
+                    const int r = __builtin_ctz(left);
+                    add_plane<1, kPanels, kRows>(groups, codes + r, starts + r, x_scales + r, scales, sums + r * kPanels);
+                }
                 if (part == kSteps - 1) fine += fine_size(kSpec.group) * kRows;
             }
         }
         asm("" : : : "memory");
     }
 
-    // Adds the products of a group's codes with first or second codes of x.
-    template <int kRows, int kPanels>
+    // Adds the products of a group's codes with first or second codes of some rows of a tile of kTileRows.
+    template <int kRows, int kPanels, int kTileRows>
     [[gnu::always_inline]] static inline void add_plane(const unsigned char* const* groups, const int32_t* x,
                                                         const int32_t* starts, const float* x_scales,
                                                         const Lanes* scales, Lanes* sums) {
@@ -270,7 +276,7 @@ struct BlockFormat {
             Codes codes[kPanels];
             OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) codes[p] = codes_at<kSpec.bits, kVectors>(groups[p], v);
             OCTAVO_UNROLL for (int r = 0; r < kRows; ++r) {
-                const Ints four = Ints{} + x[v * kRows + r];
+                const Ints four = Ints{} + x[v * kTileRows + r];
                 OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) add_dot<kSpec.bits>(products[r][p], codes[p], four);
             }
         }

@@ -10,6 +10,7 @@
 
 #include "lanes.h"
 #include "team.h"
+#include "weights.h"
 
 namespace octavo {
 
@@ -50,10 +51,18 @@ struct Gemm {
     int64_t num_row_blocks() const { return (num_rows + rows_per_block() - 1) / rows_per_block(); }
     int64_t units_per_chunk() const {
         const int64_t wanted = std::max<int64_t>(1, 8 * num_threads() / num_row_blocks());
-        return std::clamp<int64_t>(num_units() / wanted, 1, 16);
+        const int64_t least = num_rows <= kMaxWideRows ? 2 : 1;  // what a tile of few rows has
+        return std::clamp<int64_t>(num_units() / wanted, least, 16);
     }
     int64_t chunks_per_block() const { return (num_units() + units_per_chunk() - 1) / units_per_chunk(); }
 
+    // A chunk's panels lie side by side; behind a gate, their partners do as well.
+    Stream stream() const {
+        if (num_rows == 0) return {};
+        const int64_t unit_bytes = gate == kNoGate ? kUnit * panel_bytes : panel_bytes;
+        const int64_t num_bytes = num_panels() * panel_bytes;
+        return {weights, units_per_chunk() * unit_bytes, gate == kNoGate ? 0 : num_bytes / 2, num_bytes};
+    }
     int64_t count_chunks() const { return num_rows == 0 ? 0 : num_row_blocks() * chunks_per_block(); }
     void run(int64_t chunk) const {
         const int64_t block = chunk / chunks_per_block(), first = chunk % chunks_per_block() * units_per_chunk();

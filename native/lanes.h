@@ -93,11 +93,15 @@ inline Floats widen(Halves bits, Float16) {
 
 // Round to nearest, ties to even; a NaN stays a NaN.
 inline Halves narrow(Floats x, BFloat16) {
+#if defined(__AVX512BF16__)
+    return bit_cast<Halves>(_mm512_cvtneps_pbh((__m512)x));  // the only one that rounds denormal values to zero
+#else
     const Words bits = bit_cast<Words>(x);
     const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     const Words quiet = (bits >> 16) | 0x40;
     const Words is_nan = (Words)(x != x);
     return __builtin_convertvector((is_nan & quiet) | (~is_nan & rounded), Halves);
+#endif
 }
 
 inline Halves narrow(Floats x, Float16) {
@@ -208,6 +212,26 @@ inline float to_float(Float16 x) {
     return (float)bit_cast<_Float16>(x.bits);
 #endif
 }
+
+#if defined(__AVX512BF16__)
+// Pairs of bfloat16 in the lanes of a register.
+using Pairs = __m512bh;
+
+// The products with a pair that all lanes have are added one after the other.
+inline Lanes add_products(const Lanes& sum, const Pairs& pairs, int32_t pair) {
+    Lanes r;
+    r.part[0] = (Floats)_mm512_dpbf16_ps((__m512)sum.part[0], pairs, bit_cast<Pairs>(_mm512_set1_epi32(pair)));
+    return r;
+}
+
+// Sixteen values from one row and from another, side by side.
+inline Pairs load_pairs(const BFloat16* first, const BFloat16* second) {
+    const __m512i order = (__m512i)(__attribute__((vector_size(64))) uint16_t){
+        0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+    return bit_cast<Pairs>(_mm512_permutex2var_epi16(_mm512_castsi256_si512(load_vector<__m256i>(first)), order,
+                                                     _mm512_castsi256_si512(load_vector<__m256i>(second))));
+}
+#endif
 
 inline float sum(const Lanes& x) {
     float lanes[kLanes];

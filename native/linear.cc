@@ -47,7 +47,10 @@ void stage_tile(const Stage& stage, int64_t first_row) {
         const int64_t count = std::min<int64_t>(kLanes, stage.num_inputs - start);
         for (int64_t r = 0; r < rows; ++r) {
             const From* from = reinterpret_cast<const From*>(stage.x + (first_row + r) * stage.x_stride) + start;
-            store(values[r], count == kLanes ? load(from) : load_some(from, count));
+            if constexpr (std::is_same_v<From, To>)
+                std::memcpy(values[r], from, count * sizeof(To));
+            else
+                store(values[r], count == kLanes ? load(from) : load_some(from, count));
         }
         for (int64_t i = 0; i < count; i += kInputs)
             for (int64_t r = 0; r < rows; ++r, to += kInputs) std::memcpy(to, &values[r][i], kInputs * sizeof(To));

@@ -132,7 +132,7 @@ PyObject* py_replay(PyObject*, PyObject* const* values, Py_ssize_t count) {
     Arguments arguments(values, count);
     const Tape* tape = arguments.object<Tape>(kTape);
     if (!arguments.are_right()) return nullptr;
-    Py_BEGIN_ALLOW_THREADS run(tape->data(), tape->size());
+    Py_BEGIN_ALLOW_THREADS run(tape->data(), tape->size(), true);
     Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 

@@ -102,6 +102,40 @@ inline void weigh(const float* weights, const T* const* values, int64_t first, i
         for (int l = 0; l < kLanesAtOnce; ++l) store(sums + q * sum_stride + l * kLanes, sum[q][l]);
 }
 
+#if defined(__AVX512BF16__)
+// The same for pairs of keys: a query's pairs of weights are kTileKeys / 2 apart.
+template <int kQueries, int kLanesAtOnce>
+inline void weigh_pairs(const int32_t* weights, const BFloat16* const* values, int64_t first, int64_t last, float* sums,
+                        int64_t sum_stride) {
+    Lanes sum[kQueries][kLanesAtOnce];
+    for (int q = 0; q < kQueries; ++q)
+        for (int l = 0; l < kLanesAtOnce; ++l) sum[q][l] = load(sums + q * sum_stride + l * kLanes);
+    for (int64_t pair = first / 2; pair < (last + 1) / 2; ++pair) {
+        Pairs value[kLanesAtOnce];
+        for (int l = 0; l < kLanesAtOnce; ++l)
+            value[l] = load_pairs(values[2 * pair] + l * kLanes, values[2 * pair + 1] + l * kLanes);
+        for (int q = 0; q < kQueries; ++q)
+            for (int l = 0; l < kLanesAtOnce; ++l)
+                sum[q][l] = add_products(sum[q][l], value[l], weights[q * (kTileKeys / 2) + pair]);
+    }
+    for (int q = 0; q < kQueries; ++q)
+        for (int l = 0; l < kLanesAtOnce; ++l) store(sums + q * sum_stride + l * kLanes, sum[q][l]);
+}
+
+// Queries' weights, rounded, in pairs; 0 for keys before the first and from the last on.
+template <int kQueries>
+inline void pair_weights(const float* weights, int64_t first, int64_t last, int32_t* pairs) {
+    for (int q = 0; q < kQueries; ++q) {
+        for (int64_t start = first / kLanes * kLanes; start < last; start += kLanes) {
+            const auto inside = (__mmask16)((0xffffu << std::max<int64_t>(first - start, 0)) &
+                                            (0xffffu >> std::max<int64_t>(start + kLanes - last, 0)));
+            const __m512 lanes = _mm512_maskz_loadu_ps(inside, weights + q * kTileKeys + start);
+            store_vector(pairs + (q * kTileKeys + start) / 2, _mm512_cvtneps_pbh(lanes));
+        }
+    }
+}
+#endif
+
 // The dimensions behind the last whole sixteen.
 template <class T>
 inline void weigh_rest(const float* weights, const T* const* values, int64_t first, int64_t last, float* sums, int64_t size) {
@@ -114,14 +148,28 @@ inline void weigh_all(const float* weights, const T* const* values, int64_t firs
                       int64_t head_dim) {
     constexpr int64_t kStep = kWeighLanes * kLanes;
     const T* part[kTileKeys];
+    const auto weigh_lanes = [&](int64_t d, auto count) {
+#if defined(__AVX512BF16__)
+        if constexpr (std::is_same_v<T, BFloat16>) {
+            static constexpr BFloat16 kZeros[kStep] = {};
+            int32_t pairs[kQueries * kTileKeys / 2];
+            pair_weights<kQueries>(weights, first, last, pairs);
+            if (first % 2 != 0) part[first - 1] = kZeros;
+            if (last % 2 != 0) part[last] = kZeros;
+            weigh_pairs<kQueries, count.value>(pairs, part, first, last, sums + d, head_dim);
+            return;
+        }
+#endif
+        weigh<T, kQueries, count.value>(weights, part, first, last, sums + d, head_dim);
+    };
     int64_t d = 0;
     for (; d < head_dim / kLanes * kLanes;) {
         for (int64_t key = first; key < last; ++key) part[key] = values[key] + d;
         if (d + kStep <= head_dim) {
-            weigh<T, kQueries, kWeighLanes>(weights, part, first, last, sums + d, head_dim);
+            weigh_lanes(d, std::integral_constant<int, kWeighLanes>{});
             d += kStep;
         } else {
-            weigh<T, kQueries, 1>(weights, part, first, last, sums + d, head_dim);
+            weigh_lanes(d, std::integral_constant<int, 1>{});
             d += kLanes;
         }
     }

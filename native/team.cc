@@ -1,5 +1,7 @@
 #include "team.h"
 
+#include "read_ahead.h"
+
 #include <pthread.h>
 #include <sched.h>
 
@@ -53,7 +55,7 @@ class Team {
         is_stopping_ = false;
     }
 
-    void run(const Operation* operations, size_t count) {
+    void run(const Operation* operations, size_t count, bool repeat) {
         std::lock_guard<std::mutex> one_run(runs_);
         while ((int)workers_.size() + 1 < g_num_threads) workers_.emplace_back([this] { work(); });
         if (workers_.empty() || num_runs_alone_ > 0) {
@@ -66,9 +68,11 @@ class Team {
         is_complete_.store(false, std::memory_order_relaxed);
         const Clock::time_point start = Clock::now();
         Clock::duration waited{0};
+        if (repeat) read_ahead_.drop();
         start_from(0);
         while (!is_complete_.load(std::memory_order_acquire))
             if (!run_chunk()) waited += wait_for_chunk();
+        if (repeat) read_ahead_.keep(operations, count);
         first_ += (uint32_t)count;
         note(Clock::now() - start, waited);
     }
@@ -87,6 +91,7 @@ class Team {
     Clock::duration wait_for_chunk() {
         const Clock::time_point start = Clock::now();
         for (int spins = 0; !is_complete_.load(std::memory_order_acquire) && (uint32_t)ticket_.load() == 0; ++spins) {
+            if (read_ahead_.fetch(reader_)) continue;
             if (spins < kSpinsBeforeYield)
                 pause();
             else
@@ -114,6 +119,7 @@ class Team {
             if (chunks == 0) continue;
             num_chunks_ = chunks;
             num_unfinished_.store(chunks, std::memory_order_relaxed);
+            announce_after(index);
             ticket_.store((uint64_t)(first_ + (uint32_t)index) << 32 | (uint64_t)chunks, std::memory_order_seq_cst);
             if (chunks > 1 && num_sleeping_.load(std::memory_order_seq_cst) > 0) {
                 { std::lock_guard<std::mutex> lock(mutex_); }
@@ -122,6 +128,16 @@ class Team {
             return;
         }
         is_complete_.store(true, std::memory_order_release);
+    }
+
+    // Announces the stream that is read soon after an operation.
+    void announce_after(size_t index) {
+        constexpr size_t kSoon = 4;  // operations; between two GEMMs are those of attention
+        for (size_t next = index + 1; next < std::min(count_, index + 1 + kSoon); ++next) {
+            if (operations_[next].stream.first == nullptr) continue;
+            read_ahead_.announce(operations_[next].stream, first_ + (uint32_t)next);
+            return;
+        }
     }
 
     // Takes a chunk of the current operation and runs it; false if there is none to take. Everything about the
@@ -141,8 +157,9 @@ class Team {
 
     void work() {
         int idle = 0;
+        ReadAhead::Reader reader;
         while (true) {
-            if (run_chunk()) {
+            if (run_chunk() || read_ahead_.fetch(reader)) {
                 idle = 0;
             } else if (++idle < kSpins) {
                 pause();
@@ -168,6 +185,8 @@ class Team {
     alignas(64) std::atomic<int64_t> num_unfinished_{0};
     alignas(64) std::atomic<bool> is_complete_{true};
     std::atomic<int> num_sleeping_{0};
+    ReadAhead read_ahead_;
+    ReadAhead::Reader reader_;  // of the calling thread
     std::mutex mutex_;
     std::condition_variable wake_;
     bool is_stopping_ = false;
@@ -196,6 +215,6 @@ void reserve_scratch(size_t num_bytes) {
     if (g_scratch == nullptr) std::abort();
 }
 
-void run(const Operation* operations, size_t count) { g_team->run(operations, count); }
+void run(const Operation* operations, size_t count, bool repeat) { g_team->run(operations, count, repeat); }
 
 }  // namespace octavo

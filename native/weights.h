@@ -18,6 +18,12 @@ inline void by_type(Type type, const Work& work) {
         work(Float16{});
 }
 
+// Panels are streams that are too short for the processor to fetch far enough ahead by itself, so each read of one fetches
+// what lies this far behind it into the second-level cache. Addresses past the end of all weights do no harm.
+constexpr int64_t kReadAhead = 2048;  // bytes
+
+inline void read_ahead(const unsigned char* panel) { __builtin_prefetch(panel + kReadAhead, 0, 2); }
+
 // Rows of x and tile sizes that fill the registers: sums, weights, and one value of x.
 #if defined(__AVX512F__)
 constexpr int kMaxWideRows = 4, kMaxTallRows = 12;
@@ -40,7 +46,10 @@ struct ValueFormat {
         clear(sums);
         for (int64_t k = 0; k < num_inputs; ++k) {
             Lanes w[kPanels];
-            OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) w[p] = load(reinterpret_cast<const T*>(panels[p]) + k * kLanes);
+            OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) {
+                w[p] = load(reinterpret_cast<const T*>(panels[p]) + k * kLanes);
+                read_ahead(panels[p] + k * kLanes * sizeof(T));
+            }
             OCTAVO_UNROLL for (int r = 0; r < kRows; ++r) {
                 const Lanes value = splat(reinterpret_cast<const float*>(x)[k * kRows + r]);
                 OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) sums[r][p] = fma(w[p], value, sums[r][p]);
@@ -69,7 +78,10 @@ struct PairFormat {
         for (int64_t k = 0; k < num_pairs; ++k) {
 #if defined(__AVX512BF16__)
             __m512bh w[kPanels];
-            OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) w[p] = load_vector<__m512bh>(panels[p] + k * kLanes * 4);
+            OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) {
+                w[p] = load_vector<__m512bh>(panels[p] + k * kLanes * 4);
+                read_ahead(panels[p] + k * kLanes * 4);
+            }
             OCTAVO_UNROLL for (int r = 0; r < kRows; ++r) {
                 const auto pair = reinterpret_cast<const int32_t*>(x)[k * kRows + r];
                 const __m512bh value = bit_cast<__m512bh>(_mm512_set1_epi32(pair));
@@ -79,6 +91,7 @@ struct PairFormat {
 #else
             Lanes even[kPanels], odd[kPanels];
             OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) {
+                read_ahead(panels[p] + k * kLanes * 4);
                 OCTAVO_EACH_PART {
                     const Words pair = load_vector<Words>(panels[p] + (k * kLanes + i * kWidth) * 4);
                     even[p].part[i] = bit_cast<Floats>(pair << 16);

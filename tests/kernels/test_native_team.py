@@ -143,6 +143,22 @@ def test_a_replay_computes_anew(native: NativeKernels, num_threads: int) -> None
             assert torch.equal(replayed, gated)
 
 
+def test_weights_may_be_freed_after_a_replay(native: NativeKernels) -> None:
+    """Idle threads may still be fetching them into their caches."""
+    x, y = torch.ones(1, 1024), torch.empty(1, 8192)
+    other = NativeLinear(native, torch.ones(64, 1024), None)
+    with threads(native, 3):
+        gemm = NativeLinear(native, torch.ones(8192, 1024), None)
+        native.start_tape([])
+        gemm(x, out=y)
+        tape = native.end_tape()
+        native.replay(tape)
+        assert (y == 1024).all()
+        del gemm, tape
+        for _ in range(20):
+            assert (other(x) == 1024).all()
+
+
 def test_an_empty_tape(native: NativeKernels) -> None:
     native.replay(native.end_tape())
 
