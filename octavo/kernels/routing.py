@@ -27,6 +27,24 @@ def make_logits(weight: torch.Tensor, bias: torch.Tensor | None) -> LogitsOp:
     return lambda x: F.linear(x.float(), weight, bias)
 
 
+RouterOp = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""Each token's experts and their weights, ``[T, K]`` int64 and float32, for ``x`` of ``[T, hidden]``."""
+
+
+@kernel
+def make_router(
+    weight: torch.Tensor, bias: torch.Tensor | None, correction: torch.Tensor | None, routing: Routing
+) -> RouterOp:
+    """The fastest form of logits and choice together, called once the router's weights are loaded.
+
+    Args:
+        weight, bias: see :func:`make_logits`.
+        correction: see :func:`choose_experts`.
+    """
+    logits = make_logits(weight, bias)
+    return lambda x: choose_experts(logits(x), correction, routing)
+
+
 @kernel
 def sigmoid(x: torch.Tensor) -> torch.Tensor:
     """The sigmoid of each value, the same bits wherever in ``x`` it stands.

@@ -9,7 +9,7 @@ from torch import nn
 
 from octavo.hub.families.experts import ExpertFields
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels.routing import LogitsOp, choose_experts, make_logits, sigmoid
+from octavo.kernels.routing import LogitsOp, RouterOp, make_logits, make_router, sigmoid
 from octavo.layers.build import Build
 from octavo.layers.experts import Experts, Mxfp4Experts
 from octavo.layers.mlp import GatedMLP, gate_of
@@ -18,27 +18,8 @@ from octavo.quantization.slot import WeightSlot
 from octavo.records.experts import ExpertSpec, Routing, StackedExperts
 
 
-class _Logits(nn.Module):
-    """A GEMM in float32, whatever the model's type."""
-
-    def __init__(self, hidden_size: int, num_outputs: int, *, bias: bool = False) -> None:
-        super().__init__()
-        self.weight = _parameter(num_outputs, hidden_size)
-        self.bias = _parameter(num_outputs) if bias else None
-        self._op: LogitsOp | None = None
-
-    def finish_weights(self) -> None:
-        """See :class:`octavo.layers.weights.Finishable`."""
-        self._op = make_logits(self.weight.data, self.bias)
-
-    def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """``[T, hidden] → [T, outputs]`` float32."""
-        assert self._op is not None, "finish_weights() was called"
-        return self._op(x)
-
-
-class Router(_Logits):
-    """Chooses each token's experts.
+class Router(nn.Module):
+    """Chooses each token's experts, by weights in float32 whatever the model's type.
 
     Args:
         correction: the checkpoint's name of the bias in the choice, beside this module.
@@ -51,8 +32,11 @@ class Router(_Logits):
     routes: torch.Tensor | None = None
 
     def __init__(self, hidden_size: int, routing: Routing, correction: str, *, bias: bool = False) -> None:
-        super().__init__(hidden_size, routing.num_experts, bias=bias)
+        super().__init__()
+        self.weight = _parameter(routing.num_experts, hidden_size)
+        self.bias = _parameter(routing.num_experts) if bias else None
         self.routing = routing
+        self._op: RouterOp | None = None
         self._correction_name = correction
         self.correction = _parameter(routing.num_experts) if routing.is_corrected else None
 
@@ -66,27 +50,39 @@ class Router(_Logits):
             shapes = ((num_experts,), (1, num_experts))
             yield sibling(path, self._correction_name), WeightSlot(self.correction.data, shapes)
 
+    def finish_weights(self) -> None:
+        """See :class:`octavo.layers.weights.Finishable`."""
+        self._op = make_router(self.weight.data, self.bias, self.correction, self.routing)
+
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Each token's experts ``[T, K]`` int64 and their weights, float32, for ``x`` of ``[T, hidden]``."""
-        chosen, shares = choose_experts(self.logits(x), self.correction, self.routing)
+        assert self._op is not None, "finish_weights() was called"
+        chosen, shares = self._op(x)
         if self.routes is not None:
             self.routes[: len(chosen)] = chosen
         return chosen, shares
 
 
-class SharedGate(_Logits):
-    """The share of each token that goes through a shared expert, a sigmoid."""
+class SharedGate(nn.Module):
+    """The share of each token that goes through a shared expert, a sigmoid, in float32 whatever the model's type."""
 
     def __init__(self, hidden_size: int) -> None:
-        super().__init__(hidden_size, 1)
+        super().__init__()
+        self.weight = _parameter(1, hidden_size)
+        self._op: LogitsOp | None = None
 
     def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
         """See :class:`octavo.layers.weights.HasSlots`."""
         yield f"{path}.weight", WeightSlot(self.weight.data, (self.weight.shape, self.weight.shape[1:]))
 
+    def finish_weights(self) -> None:
+        """See :class:`octavo.layers.weights.Finishable`."""
+        self._op = make_logits(self.weight.data, None)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[T, hidden] → [T, 1]``."""
-        return sigmoid(self.logits(x)).to(x.dtype)
+        assert self._op is not None, "finish_weights() was called"
+        return sigmoid(self._op(x)).to(x.dtype)
 
 
 class SparseMLP(nn.Module):

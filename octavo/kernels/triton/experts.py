@@ -8,19 +8,27 @@ No result depends on how pairs are tiled: each program sums over the input featu
 take the weights' rows in the same units for every size of tile.
 """
 
+import math
 from functools import partial
 from typing import NamedTuple
 
 import torch
 import triton
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from octavo.kernels.experts import ExpertsOp, ExpertWeights
-from octavo.kernels.triton.experts_kernel import experts_kernel, order_kernel, sum_kernel
-from octavo.kernels.triton.launch import dependent_launch
+from octavo.kernels.triton.experts_kernel import count_kernel, experts_kernel, order_kernel, sum_kernel
+from octavo.kernels.triton.launch import dependent_launch, has_tma
 from octavo.records.experts import ExpertSpec
 
 _SUM_BLOCK = 1024
 _ORDER_BLOCK, _SHORT_ORDER_BLOCK = 1024, 128
+_NUM_CHUNKS = 16
+_MAX_COUNTED_PAIRS = 2048
+"""Pairs up to which each program that orders them also counts them."""
+
+_TMA_PAIRS = 512
+"""Pairs of an expert from which narrower gate and up tiles by TMA are faster, measured with 256 to 1024 of them."""
 
 
 class ExpertTile(NamedTuple):
@@ -29,6 +37,8 @@ class ExpertTile(NamedTuple):
     Attributes:
         block_m, block_n, block_k: pairs, outputs and input features.
         num_stages, num_warps: depth of the load pipeline; warps per program.
+        is_joined: whether rows of the gate and of the up projection share a tile of 64 rows.
+        uses_descriptors: whether tiles are loaded by TMA, if the tensors' rows are aligned for it.
     """
 
     block_m: int
@@ -36,6 +46,8 @@ class ExpertTile(NamedTuple):
     block_k: int
     num_stages: int
     num_warps: int
+    is_joined: bool = False
+    uses_descriptors: bool = False
 
 
 class PairOrder(NamedTuple):
@@ -52,19 +64,28 @@ class PairOrder(NamedTuple):
     num_tiles: torch.Tensor
 
 
-def choose_tile(num_pairs: int, num_experts: int, itemsize: int, *, is_gated: bool) -> ExpertTile:
+def choose_tile(num_pairs: int, num_experts: int, itemsize: int, *, is_gated: bool, has_tma: bool = True) -> ExpertTile:
     """A tile for a number of pairs, by how many of them an expert has if they spread evenly.
 
-    Few pairs: the weights' bytes bound the GEMM, so the pipeline is deep and the tiles are narrow. Many: tiles are as
-    large as registers allow for the accumulators.
+    Few pairs: the weights' bytes bound the GEMM, so tiles hold most experts' pairs at once and are so small that
+    several programs fit on a multiprocessor: while one starts, the others read. With one pair per expert, there are
+    too few programs for that, and a deep pipeline takes its place. Many: tiles are as large as registers allow,
+    and without TMA (``has_tma``) as large as an older device's shared memory.
     """
-    per_expert = -(-num_pairs // min(num_experts, num_pairs))
+    per_expert = num_pairs / min(num_experts, num_pairs)
+    most = per_expert + 1.5 * math.sqrt(per_expert)  # the spread of even draws
     block_k = 256 // itemsize
-    if per_expert <= 32:
-        return ExpertTile(16 if per_expert <= 16 else 32, 64, block_k, 4, 4)
-    if per_expert <= 96:
+    if per_expert <= 1:
+        return ExpertTile(16, 64, block_k, 4, 4)
+    if most <= 32:
+        return ExpertTile(16 if most <= 16 else 32, 32 if is_gated else 64, block_k, 3, 4, is_joined=is_gated)
+    if most <= 64 or itemsize == 4:
         return ExpertTile(64, 64, block_k // 2, 4, 4)
-    return ExpertTile(128, 64 if is_gated else 128, block_k // 2, 4, 8)
+    if not has_tma:
+        return ExpertTile(128, 64 if is_gated else 128, block_k // 2, 4, 8)
+    if is_gated and per_expert < _TMA_PAIRS:
+        return ExpertTile(128, 128, block_k // 2, 4, 8)
+    return ExpertTile(128, 64 if is_gated else 128, block_k // 2, 3, 4, uses_descriptors=True)
 
 
 def make_experts(gate_up: torch.Tensor, weights: ExpertWeights, spec: ExpertSpec) -> ExpertsOp:
@@ -81,8 +102,10 @@ def experts_mlp(
     if num_tokens == 0:
         return torch.empty_like(x)
     num_pairs = num_tokens * num_chosen
-    up = choose_tile(num_pairs, num_experts, x.element_size(), is_gated=True)
-    down = choose_tile(num_pairs, num_experts, x.element_size(), is_gated=False)
+    up, down = (
+        choose_tile(num_pairs, num_experts, x.element_size(), is_gated=is_gated, has_tma=has_tma(x.device))
+        for is_gated in (True, False)
+    )
     order = order_pairs(chosen, num_experts, up.block_m)
     inner = x.new_empty(num_pairs, size)
     grouped_gemm(x, weights.gate_up, weights.gate_up_bias, shares, inner, order, up, spec)
@@ -105,15 +128,28 @@ def order_pairs(chosen: torch.Tensor, num_experts: int, block_m: int) -> PairOrd
         torch.empty(most_tiles, 3, dtype=torch.int32, device=chosen.device),
         torch.empty(1, dtype=torch.int32, device=chosen.device),
     )
-    order_kernel[(num_experts,)](
+    num_bins, pdl = triton.next_power_of_2(num_experts), dependent_launch(chosen.device)
+    block = _ORDER_BLOCK if num_pairs > _SHORT_ORDER_BLOCK else _SHORT_ORDER_BLOCK
+    counts, num_chunks, chunk_size = None, 1, num_pairs
+    if num_pairs > _MAX_COUNTED_PAIRS:
+        num_chunks = _NUM_CHUNKS
+        chunk_size = triton.cdiv(num_pairs, num_chunks)
+        counts = torch.empty(num_chunks, num_bins, dtype=torch.int32, device=chosen.device)
+        count_kernel[(num_chunks,)](
+            chosen, counts, num_pairs, chunk_size, NUM_BINS=num_bins, BLOCK=block, num_warps=4, **pdl
+        )
+    order_kernel[num_experts, num_chunks](
         chosen,
+        counts,
         *order,
         num_pairs,
-        NUM_BINS=triton.next_power_of_2(num_experts),
-        BLOCK=_ORDER_BLOCK if num_pairs > _SHORT_ORDER_BLOCK else _SHORT_ORDER_BLOCK,
+        chunk_size,
+        NUM_CHUNKS=num_chunks,
+        NUM_BINS=num_bins,
+        BLOCK=block,
         BLOCK_M=block_m,
         num_warps=4,
-        **dependent_launch(chosen.device),
+        **pdl,
     )
     return order
 
@@ -140,9 +176,15 @@ def grouped_gemm(
     """
     num_outputs, num_features = y.shape[1], weight.shape[2]
     grid = (triton.cdiv(num_outputs, tile.block_n), len(order.tiles))
+    weight_tiles = x_tiles = None
+    if tile.uses_descriptors and num_features * x.element_size() % 16 == 0 and weight.data_ptr() % 16 == 0:
+        weight_tiles = TensorDescriptor.from_tensor(weight.flatten(0, 1), [tile.block_n, tile.block_k])
+        x_tiles = TensorDescriptor.from_tensor(x, [tile.block_m, tile.block_k]) if spec is None else None
     experts_kernel[grid](
         x,
         weight,
+        weight_tiles,
+        x_tiles,
         bias,
         shares,
         y,
@@ -155,6 +197,7 @@ def grouped_gemm(
         0.0 if spec is None else spec.limit,
         ACTIVATION="none" if spec is None else spec.activation,
         WEIGHS=spec is not None and spec.weighs_inputs,
+        JOINED=spec is not None and tile.is_joined,
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,

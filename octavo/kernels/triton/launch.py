@@ -48,6 +48,11 @@ def num_multiprocessors(device: torch.device) -> int:
     return 4 if IS_INTERPRETED else platforms.num_multiprocessors(device)
 
 
+def has_tma(device: torch.device) -> bool:
+    """Whether a device loads tiles by descriptors; the interpreter does."""
+    return IS_INTERPRETED or _has_dependent_launch(device)
+
+
 @functools.cache
 def _has_dependent_launch(device: torch.device) -> bool:
     return platforms.compute_capability(device) >= (9, 0)

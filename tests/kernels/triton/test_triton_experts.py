@@ -5,8 +5,8 @@ import torch
 
 from octavo.kernels.experts import ExpertWeights, PlainExperts
 from octavo.kernels.routing import choose_experts as choose_reference
-from octavo.kernels.triton.experts import choose_tile, experts_mlp, order_pairs
-from octavo.kernels.triton.routing import choose_experts, router_logits
+from octavo.kernels.triton.experts import choose_tile, experts_mlp, grouped_gemm, order_pairs, sum_pairs
+from octavo.kernels.triton.routing import MAX_SPLIT_TOKENS, choose_experts, make_router, router_logits
 from octavo.records.experts import ExpertSpec, Routing, Score
 
 SILU = ExpertSpec("silu")
@@ -75,13 +75,38 @@ def test_it_is_what_the_reference_computes(
     torch.testing.assert_close(found.float(), expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("per_expert", [1, 8, 24, 40, 200, 600])
+def test_tiles_of_larger_batches_compute_the_same(device: torch.device, per_expert: int) -> None:
+    up, down = (choose_tile(3 * per_expert, 3, 2, is_gated=is_gated) for is_gated in (True, False))
+    weights = make_experts(device, 3, 72, 40, bias=True)
+    chosen, shares = choose(device, 20, 3, 2)
+    x = random(device, 6, 20, 72)
+    expected = PlainExperts(weights, SILU)(x, chosen, shares)
+    weights, x = in_type(weights, torch.float16), x.half()
+    order = order_pairs(chosen, 3, up.block_m)
+    inner, results = x.new_empty(40, 40), x.new_empty(40, 72)
+    grouped_gemm(x, weights.gate_up, weights.gate_up_bias, shares, inner, order, up, SILU)
+    grouped_gemm(inner, weights.down, weights.down_bias, shares, results, order, down, None)
+    found = sum_pairs(results, shares, is_weighted=True)
+    torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=2e-2)
+
+
 def test_no_tokens(device: torch.device) -> None:
     weights = make_experts(device, 4, 32, 16, bias=False)
     chosen, shares = choose(device, 0, 4, 2)
     assert experts_mlp(random(device, 6, 0, 32), chosen, shares, weights, SILU).shape == (0, 32)
 
 
-@pytest.mark.parametrize("num_tokens", [1, 2, 17, 400])
+def test_a_token_may_choose_an_expert_twice(device: torch.device) -> None:
+    weights = make_experts(device, 3, 32, 16, bias=True)
+    chosen = torch.arange(120, device=device).view(40, 3) % 7 // 6  # most of them the first
+    shares = random(device, 5, 40, 3).softmax(-1)
+    x = random(device, 6, 40, 32)
+    expected = PlainExperts(weights, SILU)(x, chosen, shares)
+    torch.testing.assert_close(experts_mlp(x, chosen, shares, weights, SILU), expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 17, 400, 1500])
 def test_pairs_are_ordered_by_expert(device: torch.device, num_tokens: int) -> None:
     num_experts, block_m = 5, 16
     chosen, _ = choose(device, num_tokens, num_experts, 3)
@@ -101,18 +126,21 @@ def test_pairs_are_ordered_by_expert(device: torch.device, num_tokens: int) -> N
 @pytest.mark.parametrize("spec", [SILU, CLAMPED], ids=["silu", "clamped"])
 def test_bits_of_a_token_do_not_depend_on_the_others(device: torch.device, spec: ExpertSpec) -> None:
     weights = in_type(make_experts(device, 16, 512, 320, bias=True), torch.bfloat16)
-    chosen, shares = choose(device, 2000, 16, 4)
-    x = random(device, 6, 2000, 512).to(torch.bfloat16)
+    chosen, shares = choose(device, 2200, 16, 4)
+    x = random(device, 6, 2200, 512).to(torch.bfloat16)
     alone = experts_mlp(x[:1], chosen[:1], shares[:1], weights, spec)
-    for count in (2, 16, 60, 300, 2000):
+    for count in (2, 8, 16, 60, 130, 300, 2200):  # all tiles
         assert torch.equal(experts_mlp(x[:count], chosen[:count], shares[:count], weights, spec)[:1], alone)
 
 
 @pytest.mark.parametrize("is_gated", [True, False])
 def test_tiles_grow_with_the_rows_of_an_expert(is_gated: bool) -> None:
     blocks = [choose_tile(num_pairs, 128, 2, is_gated=is_gated).block_m for num_pairs in (8, 1024, 4096, 8192, 65536)]
-    assert blocks == [16, 16, 32, 64, 128]
-    assert all(choose_tile(count, 128, 2, is_gated=is_gated).block_n >= 64 for count in (8, 8192, 65536))
+    assert blocks == [16, 16, 64, 128, 128]
+    for num_pairs in (8, 1024, 8192, 65536):
+        tile = choose_tile(num_pairs, 128, 2, is_gated=is_gated)
+        assert tile.block_n * (2 if tile.is_joined else 1) >= 64, "tensor cores take weights' rows in units of 64"
+    assert not choose_tile(65536, 128, 2, is_gated=is_gated, has_tma=False).uses_descriptors
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
@@ -129,9 +157,9 @@ def test_logits(
 
 
 def test_logits_of_a_token_do_not_depend_on_the_others(device: torch.device) -> None:
-    x, weight = random(device, 1, 70, 520), random(device, 2, 20, 520)
+    x, weight = random(device, 1, MAX_SPLIT_TOKENS + 1, 520), random(device, 2, 20, 520)
     alone = router_logits(x[:1], weight, weight[:, 0].contiguous())
-    for count in (3, 64, 70):  # in parts up to 64, whole above
+    for count in (3, 64, MAX_SPLIT_TOKENS + 1):  # in parts up to so many, whole above
         assert torch.equal(router_logits(x[:count], weight, weight[:, 0].contiguous())[:1], alone)
 
 
@@ -156,6 +184,25 @@ def test_choice(device: torch.device, routing: Routing, num_tokens: int) -> None
     expected, expected_weights = choose_reference.reference(logits, correction, routing)
     assert chosen.tolist() == expected.tolist()
     torch.testing.assert_close(weights, expected_weights)
+
+
+@pytest.mark.parametrize(
+    "routing",
+    [Routing(20, 3, renormalises=True), Routing(24, 4, "sigmoid", True, 2.5, True, 4, 2, 2), Routing(20, 2, "uniform")],
+    ids=lambda routing: routing.score,
+)
+def test_a_tokens_route_does_not_depend_on_the_others(device: torch.device, routing: Routing) -> None:
+    x, weight = random(device, 1, MAX_SPLIT_TOKENS + 1, 300), random(device, 2, routing.num_experts, 300) / 16
+    bias, correction = weight[:, 0].contiguous(), weight[:, 1].contiguous() if routing.is_corrected else None
+    router = make_router(weight, bias, correction, routing)
+    expected = choose_reference.reference(router_logits(x, weight, bias), correction, routing)
+    chosen, shares = router(x)
+    assert chosen.tolist() == expected[0].tolist()
+    torch.testing.assert_close(shares, expected[1])
+    for count in (0, 1, 9, 16, 40):
+        few_chosen, few_shares = router(x[:count])
+        assert torch.equal(few_chosen, chosen[:count])
+        assert torch.equal(few_shares, shares[:count])
 
 
 @pytest.mark.parametrize("score", ["softmax", "sigmoid"])

@@ -1,0 +1,229 @@
+"""The Triton kernels behind :mod:`octavo.kernels.triton.routing`.
+
+Logits are sums of parts: each part adds up ``PART_SIZE`` features from zero, and parts are added in order. The tensor
+cores work on the same units whatever a program's tile is, so a token's logits do not depend on the batch. Neither does
+the choice: it adds up in an order that the code states, or in integers.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def logits_kernel(
+    x,
+    weight,
+    bias,
+    logits,
+    num_tokens,
+    num_experts,
+    num_features,
+    x_stride,
+    BLOCK_T: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PART_SIZE: tl.constexpr,
+    NUM_PARTS: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """A program computes a tile of tokens and experts; grid (tiles of tokens, tiles of experts, parts or 1).
+
+    Split, each part is stored by itself, ``[parts, tokens, experts]`` without a bias.
+    """
+    tokens = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
+    experts = tl.program_id(1) * BLOCK_E + tl.arange(0, BLOCK_E)
+    is_token, is_expert = tokens < num_tokens, experts < num_experts
+    x_rows = x + tokens.to(tl.int64)[:, None] * x_stride
+    weight_rows = weight + experts.to(tl.int64)[:, None] * num_features
+    part = tl.program_id(2)
+    if IS_SPLIT:
+        total = _add_part(x_rows, weight_rows, is_token, is_expert, part, num_features, PART_SIZE, BLOCK_K, PDL)
+    else:
+        if PDL:
+            tl.extra.cuda.gdc_wait()
+            tl.extra.cuda.gdc_launch_dependents()
+        own, total = tl.zeros((BLOCK_T, BLOCK_E), tl.float32), tl.zeros((BLOCK_T, BLOCK_E), tl.float32)
+        for start in range(0, PART_SIZE * NUM_PARTS, BLOCK_K):
+            columns = start + tl.arange(0, BLOCK_K)
+            is_column = (columns < num_features)[None, :]
+            x_tile = tl.load(x_rows + columns[None, :], is_token[:, None] & is_column, other=0.0)
+            weight_tile = tl.load(weight_rows + columns[None, :], is_expert[:, None] & is_column, other=0.0)
+            own = _multiply(x_tile, weight_tile, own)
+            is_end = (start + BLOCK_K) % PART_SIZE == 0
+            total = tl.where(is_end, total + own, total)
+            own = tl.where(is_end, 0.0, own)
+        if bias is not None:
+            total += tl.load(bias + experts, is_expert, other=0.0)[None, :]
+    spots = logits + (part * num_tokens + tokens.to(tl.int64)[:, None]) * num_experts + experts[None, :]
+    tl.store(spots, total, is_token[:, None] & is_expert[None, :])
+
+
+@triton.jit(do_not_specialize=["size"])
+def add_parts_kernel(
+    parts,
+    bias,
+    logits,
+    size,
+    num_experts,
+    NUM_PARTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """A program adds up ``BLOCK`` logits, part after part; grid (blocks)."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    total = tl.zeros((BLOCK,), tl.float32)
+    for part in tl.static_range(NUM_PARTS):
+        total += tl.load(parts + part * size + index, index < size, other=0.0)
+    if bias is not None:
+        total += tl.load(bias + index % num_experts, index < size, other=0.0)
+    tl.store(logits + index, total, index < size)
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def choose_kernel(
+    parts,
+    bias,
+    correction,
+    chosen,
+    weights,
+    num_tokens,
+    scale,
+    NUM_PARTS: tl.constexpr,
+    NUM_EXPERTS: tl.constexpr,
+    NUM_BINS: tl.constexpr,
+    NUM_CHOSEN: tl.constexpr,
+    CHOSEN_BINS: tl.constexpr,
+    NUM_GROUPS: tl.constexpr,
+    GROUP_BINS: tl.constexpr,
+    NUM_OPEN: tl.constexpr,
+    NUM_RANKED: tl.constexpr,
+    SCORE: tl.constexpr,
+    RENORMALISES: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """A program chooses one token's experts, one after the other; of equal ones the first. Grid (tokens).
+
+    Args:
+        parts: ``[NUM_PARTS, tokens, experts]``, parts of the logits, which are added in order.
+        bias: added to the sum of the parts, or None.
+    """
+    token = tl.program_id(0).to(tl.int64)
+    experts = tl.arange(0, NUM_BINS)
+    is_expert = experts < NUM_EXPERTS
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    spots = parts + token * NUM_EXPERTS + experts
+    logit = tl.zeros((NUM_BINS,), tl.float32)
+    for _ in tl.static_range(NUM_PARTS):
+        logit += tl.load(spots, is_expert, other=0.0)
+        spots += num_tokens.to(tl.int64) * NUM_EXPERTS
+    if bias is not None:
+        logit += tl.load(bias + experts, is_expert, other=0.0)
+    logit = tl.where(is_expert, logit, -float("inf"))
+    if SCORE == "softmax":
+        powers = tl.exp(logit - tl.max(logit, 0))
+        # In units of 2⁻⁴⁰. Integers have one sum in any order, so bits do not depend on how threads share a row.
+        counts = (tl.where(powers >= 0.0, powers, 0.0) * 1_099_511_627_776.0).to(tl.int64)
+        scores = powers / (tl.sum(counts, 0).to(tl.float32) * (1.0 / 1_099_511_627_776.0))
+    elif SCORE == "sigmoid":
+        scores = tl.sigmoid(logit)
+    else:
+        scores = _draw_scores(tl.sum(tl.where(experts == 0, logit, 0.0), 0), experts)
+    ranking = scores
+    if correction is not None:
+        ranking += tl.load(correction + experts, is_expert, other=0.0)
+    # Whatever is no number ranks last: comparisons with it could choose an expert that does not exist.
+    ranking = tl.where(is_expert & (ranking > -float("inf")), ranking, -float("inf"))
+    if NUM_OPEN < NUM_GROUPS:
+        ranking = _only_open_groups(
+            ranking, experts, NUM_EXPERTS // NUM_GROUPS, NUM_GROUPS, GROUP_BINS, NUM_OPEN, NUM_RANKED
+        )
+
+    places = tl.arange(0, CHOSEN_BINS)
+    own, own_weights = tl.zeros((CHOSEN_BINS,), tl.int64), tl.zeros((CHOSEN_BINS,), tl.float32)
+    total = 0.0
+    for place in range(NUM_CHOSEN):
+        best = tl.argmax(ranking, 0)
+        is_best = experts == best
+        score = tl.sum(tl.where(is_best, scores, 0.0), 0)
+        own = tl.where(places == place, best.to(tl.int64), own)
+        own_weights = tl.where(places == place, score, own_weights)
+        total += score
+        ranking = tl.where(is_best, -float("inf"), ranking)
+    if RENORMALISES:
+        own_weights = own_weights / (total + 1e-20)
+    spots = token * NUM_CHOSEN + places
+    tl.store(chosen + spots, own, places < NUM_CHOSEN)
+    tl.store(weights + spots, own_weights * scale, places < NUM_CHOSEN)
+
+
+@triton.jit
+def _add_part(
+    x_rows,
+    weight_rows,
+    is_token,
+    is_expert,
+    part,
+    num_features,
+    PART_SIZE: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """One part of a tile's sums; its first weights are loaded before the wait for the kernel that computes ``x``."""
+    own = tl.zeros((x_rows.shape[0], weight_rows.shape[0]), tl.float32)
+    for step in tl.static_range(PART_SIZE // BLOCK_K):
+        columns = part * PART_SIZE + step * BLOCK_K + tl.arange(0, BLOCK_K)
+        is_column = (columns < num_features)[None, :]
+        weight_tile = tl.load(weight_rows + columns[None, :], is_expert[:, None] & is_column, other=0.0)
+        if PDL and step == 0:
+            tl.extra.cuda.gdc_wait()
+            tl.extra.cuda.gdc_launch_dependents()
+        x_tile = tl.load(x_rows + columns[None, :], is_token[:, None] & is_column, other=0.0)
+        own = _multiply(x_tile, weight_tile, own)
+    return own
+
+
+@triton.jit
+def _multiply(x_tile, weight_tile, total):
+    """Three products of TF32 parts keep float32's precision on tensor cores."""
+    return tl.dot(x_tile.to(tl.float32), weight_tile.T, total, input_precision="tf32x3")
+
+
+@triton.jit
+def _draw_scores(first_logit, experts):
+    """Evenly distributed scores: a hash of the bits of a token's first logit and of each expert's number."""
+    bits = first_logit.to(tl.uint32, bitcast=True) * 0x9E3779B1 ^ experts.to(tl.uint32) * 0x85EBCA6B
+    bits = (bits ^ bits >> 16) * 0x7FEB352D
+    bits = (bits ^ bits >> 15) * 0x846CA68B
+    return ((bits ^ bits >> 16) >> 8).to(tl.float32) * (1.0 / 16_777_216)
+
+
+@triton.jit
+def _only_open_groups(
+    ranking,
+    experts,
+    GROUP_SIZE: tl.constexpr,
+    NUM_GROUPS: tl.constexpr,
+    GROUP_BINS: tl.constexpr,
+    NUM_OPEN: tl.constexpr,
+    NUM_RANKED: tl.constexpr,
+):
+    """The ranking with minus infinity outside the groups whose best experts rank highest in sum."""
+    groups = tl.arange(0, GROUP_BINS)
+    group_of = experts // GROUP_SIZE
+    table = tl.where(group_of[None, :] == groups[:, None], ranking[None, :], -float("inf"))
+    totals = tl.where(groups < NUM_GROUPS, 0.0, -float("inf"))
+    for _ in tl.static_range(NUM_RANKED):
+        totals += tl.max(table, 1)
+        table = tl.where(experts[None, :] == tl.argmax(table, 1)[:, None], -float("inf"), table)
+    is_open = experts < 0
+    for _ in tl.static_range(NUM_OPEN):
+        best = tl.argmax(totals, 0)
+        is_open = is_open | (group_of == best)
+        totals = tl.where(groups == best, -float("inf"), totals)
+    return tl.where(is_open, ranking, -float("inf"))
