@@ -46,6 +46,8 @@ def float8_linear(
 ) -> tuple[LinearOp, bool]:
     """``x Wᵀ + b`` with ``x`` rounded by :func:`quantize_rows`, products accumulated in float32 and scaled afterwards.
 
+    A device may multiply a few rows as they are, where that takes no longer.
+
     Args:
         weight: ``[out, in]`` values of float8, in the type that they are multiplied in.
         scales: ``[out]`` float32, one per output.

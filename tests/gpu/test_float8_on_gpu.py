@@ -11,33 +11,118 @@ sys.path.append(str(Path(__file__).parents[1]))
 from tiny_llama import SETTINGS, write_model
 
 from octavo import LLM, SamplingParams
-from octavo.kernels import FLOAT8, bind_kernels, float8_linear
+from octavo.kernels import FLOAT8, LinearOp, bind_kernels, float8_linear
 from octavo.kernels import scaled as twins
+from octavo.kernels.linear import GATES
+from octavo.kernels.triton.linear_stream import MAX_FLOAT8_ROWS
 from octavo.platforms import CudaPlatform
 
 PROMPTS = [[1, 5, 9, 33, 70, 2], [8] * 11, [100]]
+
+
+needs_hopper = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
+    reason="needs an H100 or H200; an H200 runs it",
+)
+SHAPES = [
+    (4096, 1024, "none"),
+    (1024, 2048, "none"),
+    (6144, 1024, "silu"),
+    (1024, 3072, "none"),
+    (512, 12288, "none"),  # eight parts of each sum
+    (9216, 512, "none"),  # more tiles than multiprocessors
+    (272, 528, "none"),
+    (176, 336, "gelu_tanh"),
+]
+"""Weight rows, inputs and activation: those of small models, and sizes that no tile divides."""
+
+
+def make_op(
+    num_outputs: int, num_inputs: int, dtype: torch.dtype, *, has_bias: bool
+) -> tuple[LinearOp, torch.Tensor, torch.Tensor]:
+    """A GEMM, its weight in float64 and its bias, which is zero if it has none."""
+    bind_kernels(CudaPlatform())
+    generator = torch.Generator("cuda").manual_seed(0)
+    wide = torch.randn(num_outputs, num_inputs, generator=generator, device="cuda") / num_inputs**0.5
+    weight, scales = twins.quantize_rows.reference(wide)
+    bias = torch.randn(num_outputs, generator=generator, device="cuda").to(dtype)
+    op, is_copied = float8_linear(weight, scales[:, 0], bias if has_bias else None, deterministic=False)
+    assert not is_copied
+    return op, weight.double() * scales, bias.double() * has_bias
+
+
+def make_rows(num_rows: int, num_inputs: int, dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator("cuda").manual_seed(1)
+    return torch.randn(num_rows, num_inputs, generator=generator, device="cuda").to(dtype)
+
+
+def rounded(x: torch.Tensor) -> torch.Tensor:
+    """The rows that are multiplied, in float64."""
+    is_hopper = torch.cuda.get_device_capability() == (9, 0)
+    if is_hopper and len(x) <= MAX_FLOAT8_ROWS and x.dtype is not torch.float32:
+        return x.double()
+    values, row_scales = twins.quantize_rows.reference(x)
+    return values.double() * row_scales
+
+
+def check(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    tolerance = 1e-2 if actual.dtype is torch.bfloat16 else 3e-3
+    atol = tolerance * expected.abs().max().item()
+    torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=atol)
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("num_rows", [1, 3, 16, 33, 300])
 def test_the_gemm_is_that_of_its_twin(num_rows: int, dtype: torch.dtype, has_bias: bool) -> None:
-    bind_kernels(CudaPlatform())
-    generator = torch.Generator("cuda").manual_seed(0)
-    x = torch.randn(num_rows, 512, generator=generator, device="cuda").to(dtype)
-    weight, scales = twins.quantize_rows.reference(torch.randn(256, 512, generator=generator, device="cuda"))
-    bias = torch.randn(256, generator=generator, device="cuda").to(dtype) if has_bias else None
-    op, is_copied = float8_linear(weight, scales[:, 0], bias, deterministic=False)
-    assert not is_copied
-    values, row_scales = twins.quantize_rows.reference(x)
-    expected = (values.float() @ weight.float().T) * row_scales * scales.T
-    expected = expected if bias is None else expected + bias.float()
-    tolerance = 1e-2 if dtype is torch.bfloat16 else 2e-3
-    torch.testing.assert_close(op(x).float(), expected, rtol=tolerance, atol=tolerance * expected.abs().max().item())
-    out = torch.empty_like(op(x))
-    torch.testing.assert_close(op(x, out), op(x))
-    gate, up = op(x).chunk(2, -1)
-    torch.testing.assert_close(op.gated(x, "silu"), torch.nn.functional.silu(gate) * up, rtol=2e-2, atol=2e-2)
+    op, weight, bias = make_op(256, 512, dtype, has_bias=has_bias)
+    x = make_rows(num_rows, 512, dtype)
+    expected = rounded(x) @ weight.T + bias
+    check(op(x), expected)
+    out = torch.empty(num_rows, 2, 256, dtype=dtype, device="cuda")[:, 1]
+    assert torch.equal(op(x, out), op(x))
+    check(op.gated(x, "silu"), GATES["silu"](expected))
+
+
+@needs_hopper
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("num_outputs", "num_inputs", "activation"), SHAPES)
+def test_gemms_of_few_rows(num_outputs: int, num_inputs: int, activation: str, dtype: torch.dtype) -> None:
+    op, weight, bias = make_op(num_outputs, num_inputs, dtype, has_bias=num_inputs < 2048)
+    for num_rows in (1, 2, 7, 8, 9, 16, 17, 33, 64, 65, 100, 128, 130):
+        x = make_rows(num_rows, num_inputs, dtype)
+        expected = rounded(x) @ weight.T + bias
+        if activation == "none":
+            check(op(x), expected)
+        else:
+            check(op.gated(x, activation), GATES[activation](expected))
+
+
+@needs_hopper
+@pytest.mark.parametrize(("num_outputs", "num_inputs", "activation"), SHAPES)
+def test_bits_of_a_row_do_not_depend_on_the_others(num_outputs: int, num_inputs: int, activation: str) -> None:
+    op, _, _ = make_op(num_outputs, num_inputs, torch.bfloat16, has_bias=False)
+
+    def apply(x: torch.Tensor) -> torch.Tensor:
+        return op(x) if activation == "none" else op.gated(x, activation)
+
+    for fewest, most in ((1, 8), (9, 16), (17, 32), (33, 64)):
+        x = make_rows(most, num_inputs, torch.bfloat16)
+        together = apply(x)
+        assert torch.equal(apply(x[:fewest]), together[:fewest])
+        x[0] = float("nan")
+        beside = apply(x)
+        assert beside[0].isnan().all()
+        assert torch.equal(beside[1:], together[1:])
+
+
+@needs_hopper
+def test_rows_apart() -> None:
+    op, weight, _ = make_op(272, 528, torch.bfloat16, has_bias=False)
+    for num_rows in (3, 20):
+        wide = make_rows(num_rows, 600, torch.bfloat16)
+        for x in (wide[:, 16:544], wide[:, 1:529]):
+            check(op(x), rounded(x) @ weight.T)
 
 
 @pytest.mark.parametrize("enforce_eager", [False, True])

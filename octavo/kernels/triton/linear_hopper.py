@@ -27,8 +27,8 @@ from octavo.kernels.triton.linear_stream import apply_gate
 from octavo.kernels.triton.linear_workspace import Workspace
 
 # Renamed after Triton 3.6.
-_async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
-_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
+async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 
 TILE = 64
 """Output channels, and rows of ``x``, per program."""
@@ -142,18 +142,19 @@ def _layout(dtype: torch.dtype, box: tuple[int, int]) -> gl.NVMMASharedLayout:
 
 
 @gluon.jit
-def _own_steps(num_steps):
+def own_steps(num_steps):
     """The range ``[first, last)`` of a program's K steps."""
     part = gl.program_id(1)
     return part * num_steps // gl.num_programs(1), (part + 1) * num_steps // gl.num_programs(1)
 
 
 @gluon.jit
-def _load_weights(weight_desc, ring, full, column, stage, num_channels, FACTORS: gl.constexpr):
+def load_weights(weight_desc, ring, full, column, stage, num_channels, FACTORS: gl.constexpr):
+    """Request a stage of a program's weights, those of the gate and of the up projection if there are two factors."""
     first = gl.program_id(0) * weight_desc.block_shape[0]
     for factor in gl.static_range(FACTORS):
         spot = [first + factor * num_channels, column]
-        _async_load(weight_desc, spot, full.index(stage), ring.index(stage * FACTORS + factor))
+        async_load(weight_desc, spot, full.index(stage), ring.index(stage * FACTORS + factor))
 
 
 @gluon.jit
@@ -172,33 +173,93 @@ def _produce(
     columns: gl.constexpr = weight_desc.block_shape[1]
     num_bytes: gl.constexpr = weight_desc.block_type.nbytes * FACTORS + x_desc.block_type.nbytes
     first_row = gl.program_id(2) * x_desc.block_shape[0]
-    first, last = _own_steps(num_steps)
+    first, last = own_steps(num_steps)
     num_early = gl.minimum(last - first, STAGES)
     for step in range(num_early):
         mbarrier.expect(full.index(step), num_bytes)
-        _load_weights(weight_desc, weight_ring, full, (first + step) * columns, step, num_channels, FACTORS)
+        load_weights(weight_desc, weight_ring, full, (first + step) * columns, step, num_channels, FACTORS)
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
     for step in range(num_early):
-        _async_load(x_desc, [first_row, (first + step) * columns], full.index(step), x_ring.index(step))
+        async_load(x_desc, [first_row, (first + step) * columns], full.index(step), x_ring.index(step))
     for step in range(num_early, last - first):
         stage = step % STAGES
         column = (first + step) * columns
         mbarrier.wait(empty.index(stage), (step // STAGES & 1) ^ 1)
         mbarrier.expect(full.index(stage), num_bytes)
-        _load_weights(weight_desc, weight_ring, full, column, stage, num_channels, FACTORS)
-        _async_load(x_desc, [first_row, column], full.index(stage), x_ring.index(stage))
+        load_weights(weight_desc, weight_ring, full, column, stage, num_channels, FACTORS)
+        async_load(x_desc, [first_row, column], full.index(stage), x_ring.index(stage))
 
 
 @gluon.jit
-def _add_parts(spots, num_parts, stride, layout: gl.constexpr):
+def _add_parts(spots, num_parts, stride):
     """The sum of a tile's parts, in order."""
     total = gl.load(spots, cache_modifier=".cg")
     for part in range(1, num_parts):
         # Bypass L1: another multiprocessor wrote this.
         total += gl.load(spots + part * stride, cache_modifier=".cg")
     return total
+
+
+@gluon.jit
+def finish_tile(
+    total,  # [channels, rows] float32
+    factor,  # the up projection's, if there are two factors
+    local_n,  # the tile's channels and rows, counted from its first
+    local_m,
+    row_scales,  # [M] float32, or None with scales
+    scales,  # [N] float32 or None
+    bias,
+    out,
+    partials,
+    arrivals,
+    num_rows,
+    num_channels,
+    FACTORS: gl.constexpr,
+    ACTIVATION: gl.constexpr,
+):
+    """Add up the parts of a tile, in the program that arrives last, and write its outputs."""
+    channels: gl.constexpr = total.shape[0]
+    rows: gl.constexpr = total.shape[1]
+    num_parts = gl.num_programs(1)
+    is_last = num_parts == 1
+    if num_parts > 1:
+        size: gl.constexpr = channels * rows
+        tile = gl.program_id(2) * gl.num_programs(0) + gl.program_id(0)
+        # Ordered by thread and register, so that a warp's stores are contiguous.
+        place_n = local_n // 8 % 2 * (4 * channels) + local_n // 16 * 32 + local_n % 8 * 4
+        place_m = local_m // 8 * (8 * channels) + local_m % 2 * (2 * channels) + local_m % 8 // 2
+        spots = partials + tile * num_parts * (FACTORS * size) + (place_n[:, None] + place_m[None, :])
+        own = spots + gl.program_id(1) * (FACTORS * size)
+        gl.store(own, total)
+        if FACTORS == 2:
+            gl.store(own + size, factor)
+        # All threads' stores come before the arrival; the last program's loads come after it.
+        barrier()
+        is_last = gl.atomic_add(arrivals + tile, 1, sem="acq_rel", scope="gpu") == num_parts - 1
+        if is_last:
+            gl.store(arrivals + tile, 0)
+            total = _add_parts(spots, num_parts, FACTORS * size)
+            if FACTORS == 2:
+                factor = _add_parts(spots + size, num_parts, FACTORS * size)
+    if is_last:
+        n = gl.program_id(0) * channels + local_n
+        m = gl.program_id(2) * rows + local_m
+        is_channel = n < num_channels
+        if scales is not None:
+            row_scale = gl.load(row_scales + m, m < num_rows, other=0.0)[None, :]
+            total = total * row_scale * gl.load(scales + n, is_channel, other=0.0)[:, None]
+        if bias is not None:
+            total += gl.load(bias + n, is_channel, other=0.0).to(gl.float32)[:, None]
+        if FACTORS == 2:
+            if scales is not None:
+                factor = factor * row_scale * gl.load(scales + num_channels + n, is_channel, other=0.0)[:, None]
+            if bias is not None:
+                factor += gl.load(bias + num_channels + n, is_channel, other=0.0).to(gl.float32)[:, None]
+            total = apply_gate(total, factor, ACTIVATION)
+        spots = out + (m[None, :] * num_channels + n[:, None])
+        gl.store(spots, total.to(out.dtype.element_ty), (m < num_rows)[None, :] & is_channel[:, None])
 
 
 @gluon.jit
@@ -222,7 +283,7 @@ def _consume(
         gdc_wait()
     total = gl.zeros([channels, rows], gl.float32, layout)
     factor = gl.zeros([channels, rows], gl.float32, layout)
-    first, last = _own_steps(num_steps)
+    first, last = own_steps(num_steps)
     for step in range(last - first):
         stage = step % STAGES
         mbarrier.wait(full.index(stage), step // STAGES & 1)
@@ -241,39 +302,22 @@ def _consume(
     else:
         total = warpgroup_mma_wait(0, deps=[total])
 
-    num_parts = gl.num_programs(1)
-    is_last = num_parts == 1
-    if num_parts > 1:
-        size: gl.constexpr = channels * rows
-        tile = gl.program_id(2) * gl.num_programs(0) + gl.program_id(0)
-        # Ordered by thread and register, so that a warp's stores are contiguous.
-        place_n = local_n // 8 % 2 * 256 + local_n // 16 * 32 + local_n % 8 * 4
-        place_m = local_m // 8 * 512 + local_m % 2 * 128 + local_m % 8 // 2
-        spots = partials + tile * num_parts * (FACTORS * size) + (place_n[:, None] + place_m[None, :])
-        own = spots + gl.program_id(1) * (FACTORS * size)
-        gl.store(own, total)
-        if FACTORS == 2:
-            gl.store(own + size, factor)
-        # All threads' stores come before the arrival; the last program's loads come after it.
-        _barrier()
-        is_last = gl.atomic_add(arrivals + tile, 1, sem="acq_rel", scope="gpu") == num_parts - 1
-        if is_last:
-            gl.store(arrivals + tile, 0)
-            total = _add_parts(spots, num_parts, FACTORS * size, layout)
-            if FACTORS == 2:
-                factor = _add_parts(spots + size, num_parts, FACTORS * size, layout)
-    if is_last:
-        n = gl.program_id(0) * channels + local_n
-        m = gl.program_id(2) * rows + local_m
-        is_channel = n < num_channels
-        if bias is not None:
-            total += gl.load(bias + n, is_channel, other=0.0).to(gl.float32)[:, None]
-        if FACTORS == 2:
-            if bias is not None:
-                factor += gl.load(bias + num_channels + n, is_channel, other=0.0).to(gl.float32)[:, None]
-            total = apply_gate(total, factor, ACTIVATION)
-        spots = out + (m[None, :] * num_channels + n[:, None])
-        gl.store(spots, total.to(out.dtype.element_ty), (m < num_rows)[None, :] & is_channel[:, None])
+    finish_tile(
+        total,
+        factor,
+        local_n,
+        local_m,
+        None,
+        None,
+        bias,
+        out,
+        partials,
+        arrivals,
+        num_rows,
+        num_channels,
+        FACTORS,
+        ACTIVATION,
+    )
 
 
 @gluon.jit(do_not_specialize=["num_rows", "num_steps"])

@@ -3,6 +3,9 @@
 A program computes all M rows for a few output channels over all of K, so no sum crosses programs. It fills its
 shared-memory ring of weights before it waits for the kernel that computes ``x``: while one kernel computes, the next
 one's weights are already being loaded. Each warp accumulates its own slice of K; the slices are added at the end.
+
+Float8 weights (e4m3) are converted on their way from shared memory to the tensor cores, to the type of ``x``, which
+holds them exactly; sums are multiplied by the channels' scales.
 """
 
 import dataclasses
@@ -16,12 +19,16 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.triton.launch import dependent_launch
+from octavo.kernels.triton.widen_float8 import widen
 
 # Triton 3.9 has renamed it.
 _async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 
 MAX_ROWS = 32
 """Beyond this M, programs would spend more time reading ``x`` than their weights."""
+
+MAX_FLOAT8_ROWS = 8
+"""Beyond this M, reading float8 weights takes less time than reading an ``x`` of 16 bits and converting weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +95,24 @@ def choose_tile(
     return dataclasses.replace(tile, num_stages=depth, num_x_stages=min(tile.num_x_stages, depth))
 
 
+def choose_float8_tile(
+    num_rows: int, num_channels: int, num_features: int, *, is_gated: bool, num_sms: int
+) -> StreamTile | None:
+    """The tile for a GEMM with float8 weights, or None if it would not be fast; tuned on an H200.
+
+    It is the same for every number of rows, and so are the bits of a row.
+
+    Args:
+        num_channels: outputs per row, after the gate if there is one.
+    """
+    if not 0 < num_rows <= MAX_FLOAT8_ROWS:
+        return None
+    num_programs = -(-num_channels * (2 if is_gated else 1) // 16)
+    num_columns = 128 if num_features >= 2048 else 64
+    depth = min(4 if num_programs > 2 * num_sms else 6, -(-num_features // (4 * num_columns)))
+    return StreamTile(16, num_columns, depth, depth, weight_first=True, num_warps=4)
+
+
 def stream_linear(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -95,17 +120,20 @@ def stream_linear(
     out: torch.Tensor,
     activation: str,
     tile: StreamTile,
+    scales: torch.Tensor | None = None,
 ) -> None:
     """``x Wᵀ + b``, or with an activation ``act(x W₁ᵀ + b₁) · (x W₂ᵀ + b₂)`` for the halves of ``W``.
 
     Args:
         x: ``[M, K]``, bfloat16 or float16, K a multiple of 8; rows contiguous, row stride a multiple of 8, aligned to
             16 bytes.
-        weight: ``[N, K]`` contiguous, aligned to 16 bytes; a kernel is compiled for each K.
+        weight: ``[N, K]`` contiguous, aligned to 16 bytes, of the type of ``x``, or float8 with ``scales`` and K a
+            multiple of 16; a kernel is compiled for each K.
         out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous.
         activation: "none", "silu" or "gelu_tanh".
+        scales: ``[N]`` float32, factors of the channels' sums. Float8 weights need a tile with ``weight_first``.
     """
-    grid, args, constants = arguments(x, weight, bias, out, activation, tile)
+    grid, args, constants = arguments(x, weight, bias, out, activation, tile, scales)
     stream_kernel[grid](*args, **constants, **dependent_launch(x.device))
 
 
@@ -116,6 +144,7 @@ def arguments(
     out: torch.Tensor,
     activation: str,
     tile: StreamTile,
+    scales: torch.Tensor | None = None,
 ) -> tuple[tuple[int], tuple[Any, ...], dict[str, Any]]:
     """Grid, arguments and constants of :func:`stream_linear`'s launch, also to compile its kernel ahead."""
     num_rows, num_features = x.shape
@@ -132,7 +161,7 @@ def arguments(
         "num_warps": tile.num_warps,
     }
     grid = (-(-num_channels // (tile.num_weights // (1 if activation == "none" else 2))),)
-    return grid, (x, weight, bias, out, x.stride(0) // 8, num_rows, num_channels), constants
+    return grid, (x, weight, scales, bias, out, x.stride(0) // 8, num_rows, num_channels), constants
 
 
 @gluon.jit
@@ -169,6 +198,7 @@ def apply_gate(gate, factor, ACTIVATION: gl.constexpr):
 def stream_kernel(
     x,
     weight,
+    scales,  # [N] float32 or None
     bias,
     out,
     x_stride,  # in units of 8 values, so that the compiler sees rows aligned to 16 bytes
@@ -201,12 +231,20 @@ def stream_kernel(
     copy_layout: gl.constexpr = gl.BlockedLayout([1, 1, 8], [1, 256 // BLOCK_K, BLOCK_K // 8], [WARPS, 1, 1], [2, 1, 0])
     # Four threads read 64 bytes of a row, the next four 64 bytes of the next row: the swizzle puts them in other banks.
     ring_layout: gl.constexpr = gl.SwizzledSharedLayout(32, 1, 1 if BLOCK_K == 32 else 2, [2, 1, 0])
-    dtype: gl.constexpr = weight.dtype.element_ty
-    weight_ring = gl.allocate_shared_memory(dtype, [STAGES, WARPS, BLOCK_N, BLOCK_K], ring_layout)
+    dtype: gl.constexpr = x.dtype.element_ty
+    weight_dtype: gl.constexpr = weight.dtype.element_ty
+    gl.static_assert(WEIGHT_FIRST or weight_dtype == dtype)
+    # Copies are of 16 bytes; four threads read 32 bytes of a row of float8 values, the next four of the next row.
+    vec: gl.constexpr = 128 // weight_dtype.primitive_bitwidth
+    weight_copy: gl.constexpr = gl.BlockedLayout(
+        [1, 1, vec], [1, 32 * vec // BLOCK_K, BLOCK_K // vec], [WARPS, 1, 1], [2, 1, 0]
+    )
+    weight_layout: gl.constexpr = gl.SwizzledSharedLayout(32, 1, min(BLOCK_K // 32, vec // 4), [2, 1, 0])
+    weight_ring = gl.allocate_shared_memory(weight_dtype, [STAGES, WARPS, BLOCK_N, BLOCK_K], weight_layout)
     x_ring = gl.allocate_shared_memory(dtype, [X_STAGES, WARPS, BLOCK_M, BLOCK_K], ring_layout)
 
     first_channel = gl.program_id(0) * CHANNELS
-    n, weight_column = _places(copy_layout, WARPS, BLOCK_N, BLOCK_K)
+    n, weight_column = _places(weight_copy, WARPS, BLOCK_N, BLOCK_K)
     channel = first_channel + n % CHANNELS
     is_weight = (channel < num_channels) & (weight_column >= 0)
     weight_spots = weight + ((n // CHANNELS * num_channels + channel).to(gl.int64) * K + weight_column)
@@ -237,7 +275,10 @@ def stream_kernel(
         async_copy.commit_group()
         weights, values = weight_ring.index(i % STAGES), x_ring.index(i % X_STAGES)
         if WEIGHT_FIRST:
-            sums = mma_v2(weights.load(first_layout), values.permute((0, 2, 1)).load(second_layout), sums)
+            first = weights.load(first_layout)
+            if weight_dtype != dtype:
+                first = widen(first, dtype)
+            sums = mma_v2(first, values.permute((0, 2, 1)).load(second_layout), sums)
         else:
             sums = mma_v2(values.load(first_layout), weights.permute((0, 2, 1)).load(second_layout), sums)
 
@@ -249,9 +290,13 @@ def stream_kernel(
     row = gl.arange(0, BLOCK_M, gl.SliceLayout(1, total.type.layout))[:, None]
     channel = first_channel + gl.arange(0, CHANNELS, gl.SliceLayout(0, total.type.layout))[None, :]
     is_channel = channel < num_channels
+    if scales is not None:
+        total = total * gl.load(scales + channel, is_channel, other=0.0)
     if bias is not None:
         total += gl.load(bias + channel, is_channel, other=0.0).to(gl.float32)
     if GATED:
+        if scales is not None:
+            factor = factor * gl.load(scales + num_channels + channel, is_channel, other=0.0)
         if bias is not None:
             factor += gl.load(bias + num_channels + channel, is_channel, other=0.0).to(gl.float32)
         total = apply_gate(total, factor, ACTIVATION)

@@ -1,6 +1,7 @@
 """GEMMs of 8-bit values on NVIDIA GPUs: activations are rounded by Triton.
 
-Float8 (compute capability 8.9 and above) is multiplied by torch, int8 by the kernel in :mod:`.int8_kernel`.
+Float8 (compute capability 8.9 and above) is multiplied by torch, and where rows are few by :mod:`.linear_stream` and
+:mod:`.linear_float8`; int8 by the kernel in :mod:`.int8_kernel`.
 """
 
 from functools import cache
@@ -10,8 +11,9 @@ import triton
 import triton.language as tl
 
 from octavo.kernels import scaled
-from octavo.kernels.linear import ComposedLinear, LinearOp
+from octavo.kernels.linear import GATES, ComposedLinear, LinearOp
 from octavo.kernels.scaled import FLOAT8, INT8, LARGEST
+from octavo.kernels.triton import linear_float8, linear_stream
 from octavo.kernels.triton.grouped import choose_parts
 from octavo.kernels.triton.int8_kernel import BLOCK_K, int8_kernel
 from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch, num_multiprocessors
@@ -19,13 +21,19 @@ from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
 from octavo.platforms import compute_capability
 
 _SMALLEST_SCALE = tl.constexpr(scaled.SMALLEST_SCALE)
-_MAX_BLOCK = 8192
+_MAX_BLOCK = 16384
 
 
 @cache
 def _converts(device: torch.device) -> bool:
     """Whether a device's Triton kernels convert to float8."""
     return IS_INTERPRETED or compute_capability(device) >= (8, 9)
+
+
+@cache
+def _has_float8_kernels(device: torch.device) -> bool:
+    """Whether the float8 kernels suit a device: they need Hopper's tensor cores; the interpreter runs no Gluon."""
+    return not IS_INTERPRETED and compute_capability(device) == (9, 0)
 
 
 @triton.jit
@@ -76,6 +84,9 @@ def _quantize_kernel(
         mask = start + columns < SIZE
         if SIZE > BLOCK:
             part = tl.load(x + row * x_stride + start + columns, mask, other=0.0).to(tl.float32)
+        if SIZE % BLOCK != 0:
+            # The quotient of zero takes a slow path, for all of a thread's values one after another.
+            part = tl.where(mask, part, scale)
         scaled = tl.div_rn(part, scale)
         if values.dtype.element_ty == tl.int8:
             scaled = _whole(scaled)
@@ -103,10 +114,106 @@ def quantize_rows(x: torch.Tensor, dtype: torch.dtype = FLOAT8) -> tuple[torch.T
             BLOCK=block,
             LARGEST=LARGEST[dtype],
             ROUND=IS_INTERPRETED,  # the interpreter's conversion loses the carry into the exponent
-            num_warps=min(max(block // 512, 1), 8),
+            num_warps=max(block // 512, 1),
             **dependent_launch(x.device),
         )
     return values, scales
+
+
+class Float8Linear(LinearOp):
+    """The GEMM of one float8 weight: few rows of bfloat16 and float16 by Octavo's kernels on Hopper, else by torch's.
+
+    Up to 8 rows are multiplied as they are: reading the weight takes so long that rounding them would save nothing.
+
+    Args:
+        weight: ``[out, in]`` float8.
+        scales: ``[out]`` float32.
+        bias: ``[out]`` or None.
+        deterministic: whether all rows go one way, so that a row's bits do not depend on others: torch's.
+    """
+
+    writes_strided = True
+
+    def __init__(
+        self, weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None, *, deterministic: bool
+    ) -> None:
+        self._weight = weight
+        self._scales = scales
+        self._bias = bias
+        # With a scale per row, torch's GEMM returns bfloat16 only, which has fewer bits than the other types.
+        self._one = torch.ones((), device=weight.device)
+        self._uses_kernels = (
+            not deterministic
+            and _has_float8_kernels(weight.device)
+            and weight.is_contiguous()
+            and scales.is_contiguous()
+            and weight.shape[1] % 16 == 0
+            and weight.data_ptr() % 16 == 0
+        )
+        self._num_sms = num_multiprocessors(weight.device) if self._uses_kernels else 0
+        self._space: Workspace | None = None
+
+    def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """``[..., in] → [..., out]``, into ``out`` if it is given."""
+        rows = x.reshape(-1, x.shape[-1])
+        y = self._by_kernels(rows, "none")
+        y = (self._by_library(rows) if y is None else y).view(*x.shape[:-1], len(self._scales))
+        return y if out is None else out.copy_(y)
+
+    def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+        """``act(y₁) · y₂`` for the two halves of the outputs: ``[T, in] → [T, out / 2]``."""
+        rows = x.reshape(-1, x.shape[-1])
+        y = self._by_kernels(rows, activation)
+        y = GATES[activation](self._by_library(rows)) if y is None else y
+        return y.view(*x.shape[:-1], len(self._scales) // 2)
+
+    def _by_kernels(self, x: torch.Tensor, activation: str) -> torch.Tensor | None:
+        """``[M, in] → [M, out]``, or ``[M, out / 2]`` with an activation; None if torch is faster."""
+        if not self._uses_kernels or x.dtype not in (torch.bfloat16, torch.float16):
+            return None
+        is_gated = activation != "none"
+        num_channels = len(self._scales) // (2 if is_gated else 1)
+        gemm = (len(x), num_channels, x.shape[1])
+        stream_tile = linear_stream.choose_float8_tile(*gemm, is_gated=is_gated, num_sms=self._num_sms)
+        if stream_tile is not None:
+            if x.stride(1) != 1 or x.data_ptr() % 16 or x.stride(0) % 8:
+                x = x.clone(memory_format=torch.contiguous_format)
+            y = x.new_empty(len(x), num_channels)
+            linear_stream.stream_linear(x, self._weight, self._bias, y, activation, stream_tile, self._scales)
+            return y
+        tile = linear_float8.choose_tile(*gemm, is_gated=is_gated, num_sms=self._num_sms)
+        if tile is None:
+            return None
+        values, row_scales = quantize_rows(x)
+        y = x.new_empty(len(x), num_channels)
+        needed = tile.workspace(len(x), num_channels, is_gated=is_gated)
+        space = self._space = reserve_workspace(x.device, *needed, at_hand=self._space)
+        linear_float8.float8_linear(
+            values, row_scales, self._weight, self._scales, self._bias, y, activation, tile, space
+        )
+        return y
+
+    def _by_library(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dtype is not torch.bfloat16:
+            return scaled.in_parts(self._in_float32, x)
+        values, row_scales = quantize_rows(x)
+        return torch._scaled_mm(
+            values,
+            self._weight.T,
+            row_scales,
+            self._scales[None],
+            bias=self._bias,
+            out_dtype=torch.bfloat16,
+            use_fast_accum=True,
+        )
+
+    def _in_float32(self, x: torch.Tensor) -> torch.Tensor:
+        values, row_scales = quantize_rows(x)
+        y = torch._scaled_mm(
+            values, self._weight.T, self._one, self._one, out_dtype=torch.float32, use_fast_accum=False
+        )
+        y = y.mul_(row_scales).mul_(self._scales)
+        return (y if self._bias is None else y.add_(self._bias)).to(x.dtype)
 
 
 def float8_linear(
@@ -115,25 +222,7 @@ def float8_linear(
     """A GEMM of float8 values; see :func:`octavo.kernels.scaled.float8_linear`."""
     if weight.dtype is not FLOAT8:
         return scaled.float8_linear.reference(weight, scales, bias, deterministic=deterministic)
-    # With a scale per row, torch's GEMM returns bfloat16 only, which has fewer bits than the other types.
-    one = torch.ones((), device=weight.device)
-
-    def apply_wide(x: torch.Tensor) -> torch.Tensor:
-        values, row_scales = quantize_rows(x)
-        y = torch._scaled_mm(values, weight.T, one, one, out_dtype=torch.float32, use_fast_accum=False)
-        y = y.mul_(row_scales).mul_(scales)
-        return (y if bias is None else y.add_(bias)).to(x.dtype)
-
-    def apply(x: torch.Tensor) -> torch.Tensor:
-        if x.dtype is not torch.bfloat16:
-            return scaled.in_parts(apply_wide, x)
-        values, row_scales = quantize_rows(x.reshape(-1, x.shape[-1]))
-        y = torch._scaled_mm(
-            values, weight.T, row_scales, scales[None], bias=bias, out_dtype=torch.bfloat16, use_fast_accum=True
-        )
-        return y.view(*x.shape[:-1], len(scales))
-
-    return ComposedLinear(apply), False
+    return Float8Linear(weight, scales, bias, deterministic=deterministic), False
 
 
 _MAX_PARTED_ROWS = 64

@@ -53,6 +53,7 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
     assert names & experts == (experts if has_experts else set())
     assert ("_hopper_kernel" in names) == has_hopper_kernel
     assert ("_quantize_kernel" in names) == case.endswith(("float8", "int8"))
+    assert ("float8_linear_kernel" in names) == case.endswith("float8")
     assert ("int8_kernel" in names) == case.endswith("int8")
     assert names & {"grouped_kernel", "dequantize_kernel"} == (
         {"grouped_kernel", "dequantize_kernel"} if case.endswith(("int4", "mxfp4")) else set()
