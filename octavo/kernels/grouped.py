@@ -2,8 +2,10 @@
 
 A weight is ``scales · (codes - zeros)``, or ``scales · codes + minimums``; or codes are 4-bit floats (MXFP4), and
 scales powers of two. Codes of 4 bits are packed in units of inputs, so that a kernel unpacks a unit into two runs of
-neighbours: byte ``j`` of a unit has the code of its input ``j`` in the low half and that of ``j + unit / 2`` in the
-high one. Codes of 8 bits lie one after another.
+neighbours: a byte of a unit has the code of an input ``j`` of the first half in its low half, and that of
+``j + unit / 2`` in its high one. Bytes are in the order in which tensor cores take operands from registers: of 16
+neighbours, a thread has the inputs ``2t``, ``2t + 1``, ``2t + 8`` and ``2t + 9``, and a quarter of a unit belongs to
+each of four threads; see :func:`byte_order`. Codes of 8 bits lie one after another.
 """
 
 import math
@@ -106,16 +108,23 @@ def can_pack(num_inputs: int, group: int) -> bool:
     return num_inputs % group == 0 and pack_unit(group) >= MIN_UNIT
 
 
+def byte_order(unit: int) -> list[int]:
+    """The input of the first half of a unit whose code is in the low half of each byte."""
+    runs = range(unit // 32)
+    return [16 * run + 8 * high + 2 * t + one for t in range(4) for run in runs for high in (0, 1) for one in (0, 1)]
+
+
 def pack_codes(codes: torch.Tensor, unit: int) -> torch.Tensor:
     """``[out, in]`` uint8 of 4 bits → ``[out, in / 2]``."""
     low, high = codes.unflatten(1, (-1, 2, unit // 2)).unbind(2)
-    return (low | (high << 4)).flatten(1)
+    return (low | (high << 4))[..., byte_order(unit)].flatten(1)
 
 
 def unpack_codes(packed: torch.Tensor, unit: int) -> torch.Tensor:
     """The inverse of :func:`pack_codes`."""
-    units = packed.unflatten(1, (-1, 1, unit // 2))
-    return torch.cat((units & 15, units >> 4), 2).flatten(1)
+    places = torch.tensor(byte_order(unit), device=packed.device).argsort()
+    units = packed.unflatten(1, (-1, unit // 2))[..., places]
+    return torch.stack((units & 15, units >> 4), 2).flatten(1)
 
 
 def round_weight(weight: torch.Tensor, form: Rounding, group: int) -> GroupedTensors:

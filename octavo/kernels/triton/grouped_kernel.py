@@ -133,6 +133,8 @@ def _multiply(
     total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     for unit in tl.range(part * num_units // num_parts, (part + 1) * num_units // num_parts, num_stages=STAGES):
         packed = tl.load(code_rows[:, None] + unit * WIDTH + columns[None, :])
+        if BITS == 4:
+            packed = _in_order(packed, BLOCK_N, WIDTH)
         x_spots = x_rows[:, None] + unit * UNIT + columns[None, :]
         x_low = tl.load(x_spots, mask=is_row[:, None], other=0.0)
         spots = group_rows + unit // GROUP_UNITS
@@ -154,6 +156,12 @@ def _multiply(
             product = tl.dot(packed.to(dtype), x_low.T)
         total += scale[:, None] * product
     return total
+
+
+@triton.jit
+def _in_order(packed, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Bytes of a unit in the order of their inputs; see :func:`octavo.kernels.grouped.byte_order`."""
+    return packed.reshape(ROWS, 4, WIDTH // 16, 2, 2).permute(0, 2, 3, 1, 4).reshape(ROWS, WIDTH)
 
 
 @triton.jit
@@ -218,6 +226,7 @@ def dequantize_kernel(
     places = values + (rows * num_features)[:, None] + unit * UNIT + columns[None, :]
     dtype: tl.constexpr = values.dtype.element_ty
     if BITS == 4:
+        packed = _in_order(packed, BLOCK_N, WIDTH)
         low, high = _numbers(packed & 15, zero, IS_FLOAT), _numbers(packed >> 4, zero, IS_FLOAT)
         tl.store(places, (low.to(tl.float32) * scale + minimum).to(dtype), mask)
         tl.store(places + WIDTH, (high.to(tl.float32) * scale + minimum).to(dtype), mask)
