@@ -8,7 +8,6 @@ multiply the last ones, and adds their sums to its own, times the group's scale.
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import torch
 import triton
@@ -268,8 +267,10 @@ def hopper_grouped_kernel(
     PDL: gl.constexpr,
 ):
     """Grid (tiles of channels, parts of a tile, tiles of rows)."""
-    code_ring = gl.allocate_shared_memory(gl.uint8, [STAGES] + code_desc.block_shape, code_desc.layout)
-    x_ring = gl.allocate_shared_memory(x_desc.dtype, [2 * STAGES] + x_desc.block_shape, x_desc.layout)
+    channels: gl.constexpr = code_desc.block_shape[0]
+    rows: gl.constexpr = x_desc.block_shape[0]
+    code_ring = gl.allocate_shared_memory(gl.uint8, [STAGES, channels, code_desc.block_shape[1]], code_desc.layout)
+    x_ring = gl.allocate_shared_memory(x_desc.dtype, [2 * STAGES, rows, x_desc.block_shape[1]], x_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):

@@ -5,8 +5,8 @@ shared-memory ring of codes before it waits for the kernel that computes ``x``. 
 it unpacks codes to whole numbers, which every type of activations has exactly, and adds the sums of a group to its
 own float32 sums, times the group's scale. The warps' sums are added at the end.
 
-Zeros and minimums are terms of the sum of the inputs: a group adds ``scale · Σ (code - 8) · x + term · Σ x``. The second
-sum is the product with a weight of ones.
+Zeros and minimums are factors of the sum of the inputs: a group adds ``scale · Σ (code - 8) · x + factor · Σ x``. The
+second sum is the product with a weight of ones.
 """
 
 import dataclasses
