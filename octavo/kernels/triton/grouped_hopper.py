@@ -24,8 +24,8 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.grouped import GroupedTensors
-from octavo.kernels.triton.grouped_stream import load_terms
-from octavo.kernels.triton.grouped_unpack import unpack_halves
+from octavo.kernels.triton.grouped_stream import load_scales, load_zeros
+from octavo.kernels.triton.grouped_unpack import unpack_halves, zero_pair
 from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.linear_workspace import Workspace
 
@@ -35,6 +35,8 @@ _barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 _ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.uint8: gl.uint8}
 STEP = 128
 """Input features per stage of the ring: a unit of packed codes."""
+MAX_ROWS = 256
+"""Beyond this M, dequantising the weight for the vendor's library takes less time than unpacking it for each tile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,22 @@ class HopperTile:
     num_stages: int
 
 
+def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> HopperTile | None:
+    """The tile for a GEMM, or None if another way is faster or the weight has another form; tuned on an H200."""
+    is_int4 = weight.bits == 4 and not weight.is_float4 and weight.minimums is None
+    is_whole = weight.group % STEP == 0 and weight.codes.data_ptr() % 16 == 0
+    if not (is_int4 and is_whole and 0 < num_rows <= MAX_ROWS):
+        return None
+    num_channels, num_steps = len(weight.codes), weight.num_inputs // STEP
+    rows = min(max(1 << (num_rows - 1).bit_length(), 16), 128)
+    is_one_wave = -(-num_channels // 128) <= num_sms
+    num_weights = 128 if num_rows > 128 or (rows <= 32 and is_one_wave) else 64
+    num_tiles = -(-num_channels // num_weights) * -(-num_rows // rows)
+    num_parts = max(min(num_sms // num_tiles, num_steps // 4, 8), 1)
+    deepest = {16: 8, 32: 6, 64: 4 if num_weights == 64 else 6, 128: 3 if num_weights == 64 else 5}[rows]
+    return HopperTile(num_weights, rows, num_parts, min(deepest, -(-num_steps // num_parts)))
+
+
 def workspace_size(num_rows: int, num_channels: int, tile: HopperTile) -> tuple[int, int]:
     """Number of float32 values and of counters that the programs share."""
     if tile.num_parts == 1:
@@ -70,7 +88,7 @@ def hopper_grouped(
     tile: HopperTile,
     space: Workspace,
 ) -> None:
-    """``x Wᵀ + b`` for codes of 4 bits in groups of a multiple of 128 inputs.
+    """``x Wᵀ + b`` for integers of 4 bits in groups of a multiple of 128 inputs.
 
     Args:
         x: ``[M, K]``, bfloat16 or float16; rows contiguous, row stride a multiple of 8, aligned to 16 bytes.
@@ -86,7 +104,6 @@ def hopper_grouped(
         _descriptor(weight.codes, (tile.num_weights, STEP // 2)),
         weight.scales,
         weight.zeros,
-        weight.minimums,
         bias,
         out,
         space.partials,
@@ -157,11 +174,12 @@ def _produce(x_desc, code_desc, rings, num_steps, STAGES: gl.constexpr, PDL: gl.
 
 
 @gluon.jit
-def _unpacked(code_ring, stage, first_layout: gl.constexpr, dtype: gl.constexpr, IS_FLOAT4: gl.constexpr):
-    """The halves of a unit, each ``[rows, 64]``, as operands in registers."""
+def _unpacked(code_ring, stage, zero, first_layout: gl.constexpr, dtype: gl.constexpr):
+    """The halves of a unit, each ``[rows, 64]``, less their zeros in eighths ``[rows]``, as operands in registers."""
     rows: gl.constexpr = code_ring.shape[1]
     packed = code_ring.index(stage).load(_byte_layout(rows, gl.num_warps()))
-    low, high = unpack_halves(packed, IS_FLOAT4, dtype)
+    pairs, _ = gl.broadcast(zero_pair(zero, dtype)[:, None], packed)
+    low, high = unpack_halves(packed, pairs, dtype)
     low = low.reshape((rows, 4, 4, 2, 2)).permute((0, 2, 3, 1, 4)).reshape((rows, 64))
     high = high.reshape((rows, 4, 4, 2, 2)).permute((0, 2, 3, 1, 4)).reshape((rows, 64))
     return (
@@ -174,27 +192,33 @@ def _unpacked(code_ring, stage, first_layout: gl.constexpr, dtype: gl.constexpr,
 def _consume(rings, outputs, STAGES: gl.constexpr, GROUP_STEPS: gl.constexpr, PDL: gl.constexpr):
     """Consumer warps: multiply step by step and write the tile; channels are the MMA's M, rows of ``x`` its N."""
     x_ring, code_ring, full, empty = rings
-    scales, zeros, minimums, bias, out, partials, arrivals, num_rows, num_channels, num_steps = outputs
+    scales, zeros, bias, out, partials, arrivals, num_rows, num_channels, num_steps = outputs
     rows: gl.constexpr = x_ring.shape[1]
     channels: gl.constexpr = code_ring.shape[1]
     dtype: gl.constexpr = x_ring.dtype
-    IS_FLOAT4: gl.constexpr = scales.dtype.element_ty == gl.uint8
-    HAS_FACTOR: gl.constexpr = zeros is not None or minimums is not None
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, rows, 16])
     first_layout: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
     local_n = gl.arange(0, channels, layout=gl.SliceLayout(1, layout))
     local_m = gl.arange(0, rows, layout=gl.SliceLayout(0, layout))
     n = gl.program_id(0) * channels + local_n
     is_channel = n < num_channels
-    groups = gl.minimum(n, num_channels - 1) * (num_steps // GROUP_STEPS)
-    ones = gl.full([channels, 64], 1.0, dtype, first_layout)
+    num_groups = num_steps // GROUP_STEPS
+    groups = gl.minimum(n, num_channels - 1) * num_groups
+    zero_layout: gl.constexpr = gl.SliceLayout(1, _byte_layout(channels, gl.num_warps()))
+    zero_n = gl.program_id(0) * channels + gl.arange(0, channels, layout=zero_layout)
+    is_zero = zero_n < num_channels
+    zero_groups = gl.minimum(zero_n, num_channels - 1) * num_groups
     total = gl.zeros([channels, rows], gl.float32, layout)
     first, last = _own_steps(num_steps)
-    scale, factor = load_terms(scales, zeros, minimums, groups + first // GROUP_STEPS, is_channel, 8)
+    # Terms are loaded a step before they are needed: zeros for unpacking, scales after the product.
+    scale = load_scales(scales, groups + first // GROUP_STEPS, is_channel)
+    zero = load_zeros(zeros, zero_groups + first // GROUP_STEPS, is_zero)
+    following = gl.minimum(first + 1, last - 1)
+    next_zero = load_zeros(zeros, zero_groups + following // GROUP_STEPS, is_zero)
     if PDL:
         gdc_wait()
     mbarrier.wait(full.index(0), 0, pred=last > first)
-    low, high = _unpacked(code_ring, 0, first_layout, dtype, IS_FLOAT4)
+    low, high = _unpacked(code_ring, 0, zero, first_layout, dtype)
     for step in range(last - first):
         stage = step % STAGES
         values = x_ring.index(2 * stage).permute((1, 0))
@@ -202,24 +226,17 @@ def _consume(rings, outputs, STAGES: gl.constexpr, GROUP_STEPS: gl.constexpr, PD
         sums = gl.zeros([channels, rows], gl.float32, layout)
         running = warpgroup_mma(low, values, sums, use_acc=False, is_async=True)
         running = warpgroup_mma(high, more, running, is_async=True)
-        if HAS_FACTOR:
-            x_sums = warpgroup_mma(ones, values, sums, use_acc=False, is_async=True)
-            x_sums = warpgroup_mma(ones, more, x_sums, is_async=True)
         # Unpack the next step's codes while the tensor cores multiply.
         following = gl.minimum(step + 1, last - first - 1)
+        next_scale = load_scales(scales, groups + (first + following) // GROUP_STEPS, is_channel)
+        third = gl.minimum(first + step + 2, last - 1)
+        third_zero = load_zeros(zeros, zero_groups + third // GROUP_STEPS, is_zero)
         mbarrier.wait(full.index(following % STAGES), following // STAGES & 1)
-        next_low, next_high = _unpacked(code_ring, following % STAGES, first_layout, dtype, IS_FLOAT4)
-        next_scale, next_factor = load_terms(
-            scales, zeros, minimums, groups + (first + following) // GROUP_STEPS, is_channel, 8
-        )
-        if HAS_FACTOR:
-            sums, added, low, high = warpgroup_mma_wait(0, deps=[running, x_sums, low, high])
-            total += factor[:, None] * added
-        else:
-            sums, low, high = warpgroup_mma_wait(0, deps=[running, low, high])
+        next_low, next_high = _unpacked(code_ring, following % STAGES, next_zero, first_layout, dtype)
+        sums, low, high = warpgroup_mma_wait(0, deps=[running, low, high])
         mbarrier.arrive(empty.index(stage), count=1)
         total += scale[:, None] * sums
-        low, high, scale, factor = next_low, next_high, next_scale, next_factor
+        low, high, scale, next_zero = next_low, next_high, next_scale, third_zero
 
     num_parts = gl.num_programs(1)
     is_last = num_parts == 1
@@ -254,7 +271,6 @@ def hopper_grouped_kernel(
     code_desc,  # [N, K / 2]
     scales,
     zeros,
-    minimums,
     bias,  # [N]
     out,  # [M, N]
     partials,
@@ -278,7 +294,7 @@ def hopper_grouped_kernel(
         mbarrier.init(empty.index(i), count=1)
     fence_async_shared()
     rings = (x_ring, code_ring, full, empty)
-    outputs = (scales, zeros, minimums, bias, out, partials, arrivals, num_rows, num_channels, num_steps)
+    outputs = (scales, zeros, bias, out, partials, arrivals, num_rows, num_channels, num_steps)
     gl.warp_specialize(
         [
             (_consume, (rings, outputs, STAGES, GROUP_STEPS, PDL)),

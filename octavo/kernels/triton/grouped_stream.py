@@ -2,11 +2,9 @@
 
 A program computes all M rows for a few output channels over all of K, so no sum crosses programs. It fills its
 shared-memory ring of codes before it waits for the kernel that computes ``x``. Each warp multiplies its own slice of K:
-it unpacks codes to whole numbers, which every type of activations has exactly, and adds the sums of a group to its
-own float32 sums, times the group's scale. The warps' sums are added at the end.
-
-Zeros and minimums are factors of the sum of the inputs: a group adds ``scale · Σ (code - 8) · x + factor · Σ x``. The
-second sum is the product with a weight of ones.
+it unpacks codes and subtracts their zeros, which every type of activations has exactly, and adds the sums of a group to
+its own float32 sums, times the group's scale. The warps' sums are added at the end. Scales and zeros of the next group
+are loaded while this one's codes are multiplied.
 """
 
 import dataclasses
@@ -20,15 +18,13 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.grouped import GroupedTensors, pack_unit
-from octavo.kernels.triton.grouped_unpack import unpack_bytes, unpack_halves
+from octavo.kernels.triton.grouped_unpack import unpack_bytes, unpack_halves, zero_pair
 from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.linear_stream import apply_gate
 
 # Triton 3.9 has renamed it.
 _async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 
-MAX_ROWS = 32
-"""Beyond this M, programs would spend more time reading ``x`` than their codes."""
 COLUMNS = 128
 """Input features that a warp multiplies per round."""
 
@@ -50,9 +46,29 @@ class StreamTile:
     num_x_stages: int
 
 
-def block_m(num_rows: int) -> int:
-    """Rows of ``x`` in a tile."""
-    return max(8, 1 << (num_rows - 1).bit_length())
+def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> StreamTile | None:
+    """The tile for a GEMM, or None if another kernel is faster or the weight has another form; tuned on an H200.
+
+    Args:
+        num_rows: rows of ``x``.
+    """
+    most_rows = 8 if weight.bits == 4 else 16
+    has_other_zeros = weight.minimums is not None or (weight.bits == 8 and weight.zeros is not None)
+    if not 0 < num_rows <= most_rows or has_other_zeros or weight.codes.data_ptr() % 16:
+        return None
+    num_wide = -(-len(weight.codes) // 64)
+    if weight.bits == 8:
+        tile = StreamTile(32, 8, 3, 3)
+    elif weight.is_float4:
+        tile = StreamTile(32, 8, 6, 6)
+    elif num_wide >= 0.7 * num_sms * -(-num_wide // num_sms):  # most multiprocessors are busy until the end
+        tile = StreamTile(64, 8, 4, 4)
+    else:
+        tile = StreamTile(16, 4, 8, 8)
+    num_rounds = -(-weight.num_inputs // (tile.num_warps * COLUMNS))
+    return dataclasses.replace(
+        tile, num_stages=min(tile.num_stages, num_rounds), num_x_stages=min(tile.num_x_stages, num_rounds)
+    )
 
 
 def stream_grouped(
@@ -70,17 +86,16 @@ def stream_grouped(
         weight: ``[N, K]``; a kernel is compiled for each K.
         out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous.
         activation: "none", "silu" or "gelu_tanh".
-        tile: of a depth that the number of rounds allows; see :func:`fitted`.
+        tile: of :func:`choose_tile`.
     """
     num_rows, num_features = x.shape
     num_channels = out.shape[1]
     factors = 1 if activation == "none" else 2
-    stream_kernel[(-(-num_channels * factors // tile.num_weights),)](
+    stream_grouped_kernel[(-(-num_channels * factors // tile.num_weights),)](
         x,
         weight.codes,
         weight.scales,
         weight.zeros,
-        weight.minimums,
         bias,
         out,
         x.stride(0) // 8,
@@ -90,21 +105,13 @@ def stream_grouped(
         BITS=weight.bits,
         UNIT=pack_unit(weight.group),
         GROUP=weight.group,
-        BLOCK_M=block_m(num_rows),
+        BLOCK_M=max(8, 1 << (num_rows - 1).bit_length()),
         BLOCK_N=tile.num_weights,
         STAGES=tile.num_stages,
         X_STAGES=tile.num_x_stages,
         ACTIVATION=activation,
         num_warps=tile.num_warps,
         **dependent_launch(x.device),
-    )
-
-
-def fitted(tile: StreamTile, num_features: int) -> StreamTile:
-    """The tile with rings no deeper than the number of rounds."""
-    num_rounds = -(-num_features // (tile.num_warps * COLUMNS))
-    return dataclasses.replace(
-        tile, num_stages=min(tile.num_stages, num_rounds), num_x_stages=min(tile.num_x_stages, num_rounds)
     )
 
 
@@ -142,6 +149,22 @@ def _places(layout: gl.constexpr, WARPS: gl.constexpr, ROWS: gl.constexpr, WIDTH
 
 
 @gluon.jit
+def _own_groups(
+    layout: gl.constexpr,
+    WARPS: gl.constexpr,
+    ROWS: gl.constexpr,
+    CHANNELS: gl.constexpr,
+    num_channels,
+    GROUPS: gl.constexpr,
+):
+    """Of the weight rows of each warp: their first groups, its slice's first column, and whether they exist."""
+    warp = gl.arange(0, WARPS, gl.SliceLayout(1, layout))[:, None]
+    row = gl.arange(0, ROWS, gl.SliceLayout(0, layout))[None, :]
+    channel = gl.program_id(0) * CHANNELS + row % CHANNELS
+    return (row // CHANNELS * num_channels + channel) * GROUPS, warp * 128, channel < num_channels
+
+
+@gluon.jit
 def _prefetch_rows(rows, num_bytes):
     """Prefetch so many bytes (a multiple of 16) from each address into the L2 cache."""
     gl.inline_asm_elementwise(
@@ -155,18 +178,22 @@ def _prefetch_rows(rows, num_bytes):
 
 
 @gluon.jit
-def load_terms(scales, zeros, minimums, spots, mask, MIDDLE: gl.constexpr):
-    """Scales of groups, and the factors of their inputs' sums; float32. ``MIDDLE`` is what unpacking subtracts."""
+def load_scales(scales, spots, mask):
+    """Scales of groups, float32."""
     if scales.dtype.element_ty == gl.uint8:
         scale = (gl.load(scales + spots, mask, other=0).to(gl.int32) << 23).to(gl.float32, bitcast=True)
     else:
         scale = gl.load(scales + spots, mask, other=0.0)
-    factor = scale
+    return scale
+
+
+@gluon.jit
+def load_zeros(zeros, spots, mask):
+    """Zeros of groups in eighths, int32; without any, the middle of codes of 4 bits."""
+    zero = gl.full(spots.shape, 64, gl.int32, spots.type.layout)
     if zeros is not None:
-        factor = (MIDDLE - gl.load(zeros + spots, mask, other=0).to(gl.float32)) * scale
-    if minimums is not None:
-        factor = gl.load(minimums + spots, mask, other=0.0).to(gl.float32) + MIDDLE * scale
-    return scale, factor
+        zero = gl.load(zeros + spots, mask, other=0).to(gl.int32)
+    return zero
 
 
 @gluon.jit
@@ -176,12 +203,11 @@ def _copy(spots, mask, is_column, slot):
 
 
 @gluon.jit(do_not_specialize=["num_rows"])
-def stream_kernel(
+def stream_grouped_kernel(
     x,
     codes,
     scales,
     zeros,
-    minimums,
     bias,
     out,
     x_stride,  # in units of 8 values, so that the compiler sees rows aligned to 16 bytes
@@ -206,7 +232,6 @@ def stream_kernel(
     EARLY: gl.constexpr = NUM_ROUNDS if NUM_ROUNDS <= STAGES else STAGES - 1
     EARLY_X: gl.constexpr = NUM_ROUNDS if NUM_ROUNDS <= X_STAGES else X_STAGES - 1
     GATED: gl.constexpr = ACTIVATION != "none"
-    HAS_FACTOR: gl.constexpr = zeros is not None or minimums is not None
     # With a gate, the first half of a program's weight rows are the gate's, the second half the up projection's.
     CHANNELS: gl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
     GROUPS: gl.constexpr = K // GROUP
@@ -224,6 +249,7 @@ def stream_kernel(
     second_layout: gl.constexpr = gl.DotOperandLayout(1, layout, RUN)
     code_layout: gl.constexpr = byte_layout(BLOCK_N, UNIT_BYTES, WARPS) if BITS == 4 else first_layout
     row_layout: gl.constexpr = gl.SliceLayout(2, layout)
+    zero_layout: gl.constexpr = gl.SliceLayout(2, code_layout) if BITS == 4 else row_layout
     code_copy: gl.constexpr = gl.BlockedLayout(
         [1, 1, 16], [1, 512 // UNIT_BYTES, UNIT_BYTES // 16], [WARPS, 1, 1], [2, 1, 0]
     )
@@ -247,12 +273,8 @@ def stream_kernel(
     is_x = (m < num_rows) & (x_warp >= 0)
     x_column += x_warp * COLUMNS
     x_spots = x + (m * (x_stride * 8) + x_column)
-    warp = gl.arange(0, WARPS, gl.SliceLayout(1, row_layout))[:, None]
-    own = gl.arange(0, BLOCK_N, gl.SliceLayout(0, row_layout))[None, :]
-    own_channel = first_channel + own % CHANNELS
-    own_row = own // CHANNELS * num_channels + own_channel
-    is_own = own_channel < num_channels
-    own_groups = own_row * GROUPS
+    scale_groups, scale_column, is_scale = _own_groups(row_layout, WARPS, BLOCK_N, CHANNELS, num_channels, GROUPS)
+    zero_groups, zero_column, is_zero = _own_groups(zero_layout, WARPS, BLOCK_N, CHANNELS, num_channels, GROUPS)
 
     for i in gl.static_range(EARLY):
         for unit in gl.static_range(UNITS):
@@ -264,10 +286,10 @@ def stream_kernel(
         line = gl.arange(0, BLOCK_N, gl.BlockedLayout([1], [32], [WARPS], [0]))
         line = gl.minimum(first_channel + line % CHANNELS, num_channels - 1) + line // CHANNELS * num_channels
         _prefetch_rows(scales + line * GROUPS, SCALE_BYTES)
-        if minimums is not None and GROUPS % 8 == 0:
-            _prefetch_rows(minimums + line * GROUPS, GROUPS * 2)
         if zeros is not None and GROUPS % 16 == 0:
             _prefetch_rows(zeros + line * GROUPS, GROUPS)
+    scale = load_scales(scales, scale_groups + scale_column // GROUP, is_scale & (scale_column < K))
+    zero = load_zeros(zeros, zero_groups + zero_column // GROUP, is_zero & (zero_column < K))
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
@@ -279,7 +301,6 @@ def stream_kernel(
 
     total = gl.zeros([WARPS, BLOCK_N, BLOCK_M], gl.float32, layout)
     none = gl.zeros([WARPS, BLOCK_N, BLOCK_M], gl.float32, layout)
-    ones = gl.full([WARPS, 16, HALF], 1.0, dtype, first_layout)
     for i in range(NUM_ROUNDS):
         # This many copy groups were committed after the one that this round needs.
         async_copy.wait_group((EARLY if EARLY < EARLY_X else EARLY_X) - 1)
@@ -296,27 +317,32 @@ def stream_kernel(
         # Commit one group per round, even if empty, so that the count above holds.
         async_copy.commit_group()
         for unit in gl.static_range(UNITS):
-            column = i * ROUND + unit * UNIT + warp * COLUMNS
-            mask = is_own & (column < K)
-            scale, factor = load_terms(
-                scales, zeros, minimums, own_groups + column // GROUP, mask, 8 if BITS == 4 else 128
-            )
+            # The next unit's terms, which arrive while this one's codes are multiplied.
+            if unit + 1 < UNITS:
+                step = i * ROUND + (unit + 1) * UNIT
+            else:
+                step = (i + 1) * ROUND
+            column = step + scale_column
+            next_scale = load_scales(scales, scale_groups + column // GROUP, is_scale & (column < K))
             packed = code_ring.index(i % STAGES * UNITS + unit).load(code_layout)
             x_slot = (i % X_STAGES * UNITS + unit) * HALVES
             values = x_ring.index(x_slot).permute((0, 2, 1)).load(second_layout)
             if BITS == 4:
+                column = step + zero_column
+                next_zero = load_zeros(zeros, zero_groups + column // GROUP, is_zero & (column < K))
                 more = x_ring.index(x_slot + 1).permute((0, 2, 1)).load(second_layout)
-                low, high = unpack_halves(packed, IS_FLOAT4, dtype)
+                if IS_FLOAT4:
+                    low, high = unpack_halves(packed, None, dtype)
+                else:
+                    pairs, _ = gl.broadcast(zero_pair(zero, dtype)[:, :, None], packed)
+                    low, high = unpack_halves(packed, pairs, dtype)
                 sums = mma_v2(in_order(low, first_layout), values, none)
                 sums = mma_v2(in_order(high, first_layout), more, sums)
+                zero = next_zero
             else:
                 sums = mma_v2(unpack_bytes(packed, dtype), values, none)
             total += scale[:, :, None] * sums
-            if HAS_FACTOR:
-                x_sums = mma_v2(ones, values, gl.zeros([WARPS, 16, BLOCK_M], gl.float32, layout))
-                if BITS == 4:
-                    x_sums = mma_v2(ones, more, x_sums)
-                total += factor[:, :, None] * _for_all(x_sums, BLOCK_N, layout)
+            scale = next_scale
 
     result = gl.sum(total, 0).permute((1, 0))
     if GATED:
@@ -332,13 +358,3 @@ def stream_kernel(
         result = apply_gate(result, other, ACTIVATION)
     spots = out + (row * num_channels + channel)
     gl.store(spots, result.to(out.dtype.element_ty), (row < num_rows) & is_channel)
-
-
-@gluon.jit
-def _for_all(sums, ROWS: gl.constexpr, layout: gl.constexpr):
-    """Sums ``[warps, 16, rows of x]`` whose 16 rows are equal, for so many rows, without moving."""
-    if ROWS > 16:
-        half = _for_all(sums, ROWS // 2, layout)
-        both = gl.join(half, half).permute((0, 3, 1, 2)).reshape((half.shape[0], ROWS, half.shape[2]))
-        sums = gl.convert_layout(both, layout, assert_trivial=True)
-    return sums
