@@ -2,8 +2,10 @@
 
 A weight is ``scales · (codes - zeros)``, or ``scales · codes + minimums``; or codes are 4-bit floats (MXFP4), and
 scales powers of two. Codes of 4 bits are packed in units of inputs, so that a kernel unpacks a unit into two runs of
-neighbours: byte ``j`` of a unit has the code of its input ``j`` in the low half and that of ``j + unit / 2`` in the
-high one. Codes of 8 bits lie one after another.
+neighbours: a byte of a unit has the code of an input ``j`` of the first half in its low half, and that of
+``j + unit / 2`` in its high one. Bytes are in the order in which tensor cores take operands from registers: of 16
+neighbours, a thread has the inputs ``2t``, ``2t + 1``, ``2t + 8`` and ``2t + 9``, and a quarter of a unit belongs to
+each of four threads; see :func:`byte_order`. Codes of 8 bits lie one after another.
 """
 
 import math
@@ -18,6 +20,8 @@ from octavo.kernels.linear import ComposedLinear, LinearOp
 
 Rounding = Literal["int8", "int4", "mxfp4"]
 """What weights can be rounded to."""
+ZERO_STEP = 1 / 8
+"""Zeros of 4-bit codes are stored as multiples of it."""
 MAX_UNIT = 128
 MIN_UNIT = 32
 """Tensor cores multiply at least 16 inputs, half of a unit."""
@@ -31,7 +35,8 @@ class GroupedTensors(NamedTuple):
         codes: ``[out, in / 2]`` uint8 for 4 bits; ``[out, in]`` uint8, or float8 values, for 8.
         scales: ``[out, groups]`` float32; all groups have the same size. Or exponents of powers of two, uint8: then
             codes are 4-bit floats; see :mod:`octavo.kernels.float4`.
-        zeros: ``[out, groups]`` uint8; None for the middle of the codes, 8 or 128 (0 for float8).
+        zeros: ``[out, groups]`` uint8, for 4 bits in steps of :data:`ZERO_STEP` from 0 to 16, so that bfloat16 has
+            every difference of a code and a zero; None for the middle of the codes, 8 or 128 (0 for float8).
         bits: of a code.
         minimums: ``[out, groups]`` float16, in place of zeros; or None.
     """
@@ -89,7 +94,9 @@ def dequantize(weight: GroupedTensors, dtype: torch.dtype) -> torch.Tensor:
     numbers, scales = codes.float(), weight.scales
     if weight.is_float4:
         numbers, scales = float4_values(codes), powers_of_two(scales)
-    zeros = weight.middle if weight.zeros is None else weight.zeros.float()[..., None]
+    zeros: torch.Tensor | int = weight.middle
+    if weight.zeros is not None:
+        zeros = weight.zeros.float()[..., None] * (ZERO_STEP if weight.bits == 4 else 1)
     values = (numbers.unflatten(1, (-1, weight.group)) - zeros) * scales[..., None]
     if weight.minimums is not None:
         values += weight.minimums.float()[..., None]
@@ -106,29 +113,36 @@ def can_pack(num_inputs: int, group: int) -> bool:
     return num_inputs % group == 0 and pack_unit(group) >= MIN_UNIT
 
 
+def byte_order(unit: int) -> list[int]:
+    """The input of the first half of a unit whose code is in the low half of each byte."""
+    runs = range(unit // 32)
+    return [16 * run + 8 * high + 2 * t + one for t in range(4) for run in runs for high in (0, 1) for one in (0, 1)]
+
+
 def pack_codes(codes: torch.Tensor, unit: int) -> torch.Tensor:
     """``[out, in]`` uint8 of 4 bits → ``[out, in / 2]``."""
     low, high = codes.unflatten(1, (-1, 2, unit // 2)).unbind(2)
-    return (low | (high << 4)).flatten(1)
+    return (low | (high << 4))[..., byte_order(unit)].flatten(1)
 
 
 def unpack_codes(packed: torch.Tensor, unit: int) -> torch.Tensor:
     """The inverse of :func:`pack_codes`."""
-    units = packed.unflatten(1, (-1, 1, unit // 2))
-    return torch.cat((units & 15, units >> 4), 2).flatten(1)
+    places = torch.tensor(byte_order(unit), device=packed.device).argsort()
+    units = packed.unflatten(1, (-1, unit // 2))[..., places]
+    return torch.stack((units & 15, units >> 4), 2).flatten(1)
 
 
 def round_weight(weight: torch.Tensor, form: Rounding, group: int) -> GroupedTensors:
     """A weight ``[out, in]`` rounded as ``docs/quantization.md`` defines it."""
     parts = [_round_rows(rows, form, group) for rows in weight.split(max(1, _ROUNDED_AT_ONCE // weight.shape[1]))]
-    codes, scales, minimums = (torch.cat(found) for found in zip(*parts, strict=True))
+    codes, scales, zeros = (torch.cat(found) for found in zip(*parts, strict=True))
     if form == "int8":
         return GroupedTensors(codes, scales, None, 8)
-    return GroupedTensors(pack_codes(codes, pack_unit(group)), scales, None, 4, minimums if form == "int4" else None)
+    return GroupedTensors(pack_codes(codes, pack_unit(group)), scales, zeros if form == "int4" else None, 4)
 
 
 def _round_rows(weight: torch.Tensor, form: Rounding, group: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Codes ``[out, in]`` of whole bytes, scales and minimums of some rows."""
+    """Codes ``[out, in]`` of whole bytes, scales and zeros of some rows."""
     groups = weight.float().unflatten(1, (-1, group))
     if form == "mxfp4":
         codes, scales = round_to_float4(groups)
@@ -137,27 +151,29 @@ def _round_rows(weight: torch.Tensor, form: Rounding, group: int) -> tuple[torch
         scales = (groups.abs().amax(-1) / 127).half().float()
         codes = _quotient(groups, scales).clamp_(-127, 127) + 128
         return codes.flatten(1).to(torch.uint8), scales, torch.zeros_like(scales)
-    low, high = groups.aminmax(dim=-1)
+    # Zero is within the range, so that a zero is a code.
+    low, high = groups.amin(-1).clamp_(max=0), groups.amax(-1).clamp_(min=0)
     centre, half = (low + high) / 2, (high - low) / 2
     least = torch.full_like(centre, math.inf)
-    best = [torch.zeros_like(groups), torch.zeros_like(centre), centre]
+    best = [torch.zeros_like(groups), torch.zeros_like(centre), torch.zeros_like(centre)]
     for step in range(11):
         kept = half * (1 - 0.025 * step)
-        scales, minimums = (2 * kept / 15).half().float(), (centre - kept).half().float()
-        codes = _quotient(groups - minimums[..., None], scales).clamp_(0, 15)
-        errors = (codes * scales[..., None] + minimums[..., None] - groups).square_().sum(-1)
+        scales = (2 * kept / 15).half().float()
+        zeros = torch.where(scales > 0, (kept - centre) / scales / ZERO_STEP, 0).round_().clamp_(0, 15 / ZERO_STEP)
+        codes = _quotient(groups, scales, zeros[..., None] * ZERO_STEP).clamp_(0, 15)
+        errors = ((codes - zeros[..., None] * ZERO_STEP) * scales[..., None] - groups).square_().sum(-1)
         is_better = errors < least
         least = torch.where(is_better, errors, least)
         choices = is_better[..., None], is_better, is_better
-        found = codes, scales, minimums
+        found = codes, scales, zeros
         best = [torch.where(*each) for each in zip(choices, found, best, strict=True)]
-    codes, scales, minimums = best
-    return codes.flatten(1).to(torch.uint8), scales, minimums.half()
+    codes, scales, zeros = best
+    return codes.flatten(1).to(torch.uint8), scales, zeros.to(torch.uint8)
 
 
-def _quotient(groups: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """``[out, groups, group]`` divided by scales and rounded; 0 where the scale is."""
-    return torch.where(scales[..., None] > 0, groups / scales[..., None], 0).round_()
+def _quotient(groups: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | float = 0.0) -> torch.Tensor:
+    """``[out, groups, group]`` divided by scales, plus zeros, and rounded; 0 where the scale is."""
+    return torch.where(scales[..., None] > 0, groups / scales[..., None] + zeros, 0).round_()
 
 
 class ReorderedLinear(LinearOp):

@@ -23,7 +23,7 @@ would read a quarter more bytes for as many scales, and its kernel scales its su
 
 @dataclass(frozen=True, slots=True)
 class RoundedScheme(LinearScheme):
-    """Packed numbers with a scale, and for ``int4`` a minimum, per output and group of inputs.
+    """Packed numbers with a scale, and for ``int4`` a zero, per output and group of inputs.
 
     Attributes:
         format: what the numbers are.
@@ -56,13 +56,13 @@ class RoundedScheme(LinearScheme):
         scale_type = torch.uint8 if self.format == "mxfp4" else torch.float32
         module.register_parameter("weight", codes)
         module.register_parameter("weight_scale", empty_parameter(size, groups, dtype=scale_type))
-        minimum = empty_parameter(size, groups, dtype=torch.float16) if self.format == "int4" else None
-        module.register_parameter("weight_minimum", minimum)
+        zero = empty_parameter(size, groups, dtype=torch.uint8) if self.format == "int4" else None
+        module.register_parameter("weight_zero", zero)
         module.register_parameter("bias", empty_parameter(size) if bias else None)
 
     def slots(self, module: LinearWeights, part: WeightPart) -> Iterator[tuple[str, WeightSlot]]:
         stored = self._tensors(module)
-        fields = [name for name in ("codes", "scales", "minimums") if getattr(stored, name) is not None]
+        fields = [name for name in ("codes", "scales", "zeros") if getattr(stored, name) is not None]
         rounding = _Rounding(self.format, len(fields))
         for name in fields:
             view: torch.Tensor = getattr(stored, name)
@@ -76,8 +76,8 @@ class RoundedScheme(LinearScheme):
         return grouped_linear(weight.codes, weight, bias, deterministic=self.deterministic)
 
     def _tensors(self, module: LinearWeights) -> GroupedTensors:
-        minimums = module.get_parameter("weight_minimum").data if self.format == "int4" else None
-        return GroupedTensors(module.weight.data, module.weight_scale.data, None, self.bits, minimums)
+        zeros = module.get_parameter("weight_zero").data if self.format == "int4" else None
+        return GroupedTensors(module.weight.data, module.weight_scale.data, zeros, self.bits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,15 @@ import torch
 from octavo.kernels import FLOAT8, FORMATS, LANES, LinearOp, int8_linear
 from octavo.kernels.blocks import INPUT_GROUP
 from octavo.kernels.float4 import exponents_of, float4_codes
-from octavo.kernels.grouped import GroupedTensors, ReorderedLinear, can_pack, grouped_linear, pack_codes, pack_unit
+from octavo.kernels.grouped import (
+    ZERO_STEP,
+    GroupedTensors,
+    ReorderedLinear,
+    can_pack,
+    grouped_linear,
+    pack_codes,
+    pack_unit,
+)
 from octavo.quantization.blocks import BlockScheme, pack_blocks
 from octavo.quantization.grouped_weight import GroupedForm, GroupedWeight, Layout
 from octavo.quantization.pending import PendingTensors
@@ -177,6 +185,8 @@ class PackedScheme(_GroupedScheme):
             zeros = torch.as_tensor(weight.zeros)
             if self.form.has_minimums:
                 zeros = -weight.scales * zeros
+            elif self.form.bits == 4:
+                zeros = zeros / ZERO_STEP
             module.get_parameter("weight_zero").data[part.outputs] = zeros
 
 

@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "quantization")]
 from integer_checkpoints import draw, gptq, write_layers
 from tiny_llama import SETTINGS, write_model
 
 from octavo import LLM, SamplingParams
+from octavo.kernels import grouped
+from octavo.kernels.grouped import GroupedTensors
+from octavo.kernels.triton.grouped import GroupedLinear
 from octavo.layers.linear import Linear
 from octavo.quantization.rounded import RoundedScheme
 from octavo.quantization.stored import PackedScheme
@@ -75,3 +79,59 @@ def test_rounding_at_load(quantization: str, tmp_path: Path) -> None:
     assert RoundedScheme in schemes_of(rounded)
     difference = logprobs_of(rounded) - logprobs_of(LLM(str(source), **settings))
     assert difference.abs().mean() < (0.2 if quantization == "int8" else 1.5)
+
+
+KINDS = {"plain": 128, "zeros": 128, "zeros-256": 256, "zeros-32": 32, "mxfp4": 32, "int8": 128, "float8": 256}
+
+
+def weight_of(kind: str, num_outputs: int, num_inputs: int) -> GroupedTensors:
+    """A random weight on the GPU, with the groups of :data:`KINDS`."""
+    random = torch.Generator("cuda").manual_seed(0)
+    bits = 8 if kind in ("int8", "float8") else 4
+    codes = torch.randint(
+        256, (num_outputs, num_inputs * bits // 8), generator=random, device="cuda", dtype=torch.uint8
+    )
+    groups = num_outputs, num_inputs // KINDS[kind]
+    scales = (0.5 + torch.rand(groups, generator=random, device="cuda")) / (1 << bits)
+    zeros = None
+    if kind == "mxfp4":
+        scales = torch.randint(122, 126, groups, generator=random, device="cuda", dtype=torch.uint8)
+    elif kind == "float8":
+        codes = torch.randn(num_outputs, num_inputs, generator=random, device="cuda").to(torch.float8_e4m3fn)
+    elif kind.startswith("zeros"):
+        zeros = torch.randint(129, groups, generator=random, device="cuda", dtype=torch.uint8)
+    return GroupedTensors(codes, scales, zeros, bits)
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """Up to the rounding of the result, and of sums that cancel."""
+    error = (found.double() - expected).abs().max() / expected.abs().max()
+    assert error < 1e-2 and found.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(4096, 1024), (200, 768), (12_000, 512)], ids=str)
+def test_gemms_against_the_twin(kind: str, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    """Rows at the borders of all kernels: twice, since the workspace must be left as it was found."""
+    weight = weight_of(kind, *shape)
+    values = grouped.dequantize(weight, torch.float64)
+    bias = torch.randn(shape[0], device="cuda", dtype=dtype)
+    op = GroupedLinear(weight, bias, deterministic=False)
+    random = torch.Generator("cuda").manual_seed(1)
+    for num_rows in (1, 3, 8, 9, 16, 17, 33, 64, 65, 130, 257):
+        x = torch.randn(num_rows, shape[1], generator=random, device="cuda", dtype=dtype)
+        expected = x.double() @ values.T + bias
+        for _ in range(2):
+            assert_close(op(x), expected)
+        gate, up = expected.chunk(2, 1)
+        assert_close(op.gated(x, "silu"), F.silu(gate) * up)
+
+
+@pytest.mark.parametrize("kind", ["zeros", "mxfp4", "int8"])
+def test_a_rows_bits_do_not_depend_on_its_neighbours(kind: str) -> None:
+    op = GroupedLinear(weight_of(kind, 320, 1024), None, deterministic=True)
+    x = torch.randn(130, 1024, device="cuda", dtype=torch.bfloat16)
+    y = op(x)
+    for num_rows in (1, 9, 40, 100):
+        assert torch.equal(op(x[:num_rows]), y[:num_rows])

@@ -103,8 +103,8 @@ def test_weights_are_grouped_by_purpose_and_format(tie_word_embeddings: bool) ->
     experts, embedding = 2 * 2 * 8 * 3 * 128 * 64, 2 * 100 * 128
     assert groups["experts", "bfloat16"] == (experts, experts // 4)
     assert groups["embeddings", "bfloat16"] == (embedding, embedding * tie_word_embeddings)
-    attention = 2 * (128 * (128 + 2 * 64) + 128 * 128)  # 4 bits, a scale and a minimum per 128 inputs
-    assert groups["attention", "int4"] == (attention // 2 + attention // 128 * 6,) * 2
+    attention = 2 * (128 * (128 + 2 * 64) + 128 * 128)  # 4 bits, a scale and a zero per 128 inputs
+    assert groups["attention", "int4"] == (attention // 2 + attention // 128 * 5,) * 2
     assert (("head", "int8") in groups) != tie_word_embeddings
     assert sum(num_bytes for num_bytes, _ in groups.values()) == size.weight_bytes
 

@@ -1,56 +1,100 @@
-"""GEMMs with weights of packed integers on GPUs: few rows unpack them in the GEMM, many rows by way of their values."""
+"""GEMMs with weights of packed integers on GPUs: few rows unpack them in the GEMM, many rows by way of their values.
+
+On Hopper, :mod:`grouped_stream` multiplies up to 8 rows (16 with codes of 8 bits), and :mod:`grouped_hopper` up to 256
+by integers of 4 bits. For what they do not take, :mod:`grouped_kernel` multiplies few rows, and the vendor's library
+many. Where a row's bits must not depend on the others, :mod:`grouped_kernel` multiplies all.
+"""
 
 import torch
 import torch.nn.functional as F
 
 from octavo.kernels import grouped
-from octavo.kernels.grouped import GroupedTensors, pack_unit
-from octavo.kernels.linear import ComposedLinear, LinearOp
+from octavo.kernels.grouped import ZERO_STEP, GroupedTensors, pack_unit
+from octavo.kernels.linear import GATES, LinearOp
+from octavo.kernels.triton import grouped_hopper, grouped_stream, linear
+from octavo.kernels.triton.grouped_hopper import HopperTile, hopper_grouped
 from octavo.kernels.triton.grouped_kernel import BLOCK_N, dequantize_kernel, grouped_kernel
-from octavo.kernels.triton.launch import dependent_launch, num_multiprocessors
+from octavo.kernels.triton.grouped_stream import StreamTile, stream_grouped
+from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch, num_multiprocessors
 from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
 
 MAX_ROWS = 64
-"""Beyond this M, the weight is dequantised once for all rows, and the vendor's library multiplies."""
+"""Beyond this M, the portable kernel takes longer than dequantising the weight for the vendor's library."""
 
 _MAX_PARTS = 16
-_BLOCK_N = 32
-"""Outputs that a program dequantises."""
-_SCRATCH_ELEMENTS = 1 << 24
+_NUM_DEQUANTIZED = 2048
+"""Values that a program dequantises: 128 threads have 16 each, 8 neighbours in both halves of a unit."""
+_SCRATCH_ELEMENTS = 1 << 26
 """Values that are dequantised at a time; those of a larger weight follow in the same memory."""
 
 
-class GroupedLinear:
+class GroupedLinear(LinearOp):
     """The GEMM of one weight, ``[..., in] → [..., out]``.
 
-    Up to :data:`MAX_ROWS` rows, a row's bits do not depend on the other rows. Beyond, the library decides, unless
-    ``deterministic``: then the kernel computes any number of rows, with the same bits.
+    With ``deterministic``, the portable kernel computes any number of rows: a row's bits do not depend on the others.
     """
 
+    writes_strided = True
+
     def __init__(self, weight: GroupedTensors, bias: torch.Tensor | None, *, deterministic: bool) -> None:
+        device = weight.codes.device
         self._weight = weight
         self._bias = bias
         self._deterministic = deterministic
-        self._num_parts = choose_parts(
-            len(weight.codes), weight.num_inputs // pack_unit(weight.group), num_multiprocessors(weight.codes.device)
-        )
+        self._is_hopper = not IS_INTERPRETED and linear.is_supported(device)
+        self._num_sms = num_multiprocessors(device)
+        num_units = weight.num_inputs // pack_unit(weight.group)
+        self._num_parts = choose_parts(len(weight.codes), num_units, self._num_sms)
+        self._choices: dict[int, StreamTile | HopperTile | None] = {}
         self._space: Workspace | None = None
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         if x.dtype not in (torch.bfloat16, torch.float16):
-            return F.linear(x, grouped.dequantize(self._weight, x.dtype), self._bias)
-        rows = x.reshape(-1, x.shape[-1])
-        is_few = len(rows) <= MAX_ROWS
-        y = self._by_kernel(rows, is_few) if is_few or self._deterministic else self._by_values(rows)
-        return y.view(*x.shape[:-1], y.shape[1])
+            y = F.linear(x, grouped.dequantize(self._weight, x.dtype), self._bias)
+        else:
+            rows = x.reshape(-1, x.shape[-1])
+            y = self._multiply(rows).view(*x.shape[:-1], len(self._weight.codes))
+        return y if out is None else out.copy_(y)
+
+    def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+        tile = self.choose(len(x)) if x.dtype in (torch.bfloat16, torch.float16) else None
+        if not isinstance(tile, StreamTile):
+            return GATES[activation](self(x))
+        y = x.new_empty(len(x), len(self._weight.codes) // 2)
+        stream_grouped(_aligned(x), self._weight, self._bias, y, activation, tile)
+        return y
+
+    def choose(self, num_rows: int) -> StreamTile | HopperTile | None:
+        """The kernel for Hopper that multiplies so many rows; None for the portable kernel or the library."""
+        if self._deterministic or not self._is_hopper:
+            return None
+        if num_rows not in self._choices:
+            arguments = self._weight, num_rows, self._num_sms
+            self._choices[num_rows] = grouped_stream.choose_tile(*arguments) or grouped_hopper.choose_tile(*arguments)
+        return self._choices[num_rows]
+
+    def _multiply(self, x: torch.Tensor) -> torch.Tensor:
+        """``[M, in] → [M, out]``."""
+        num_rows, num_channels = len(x), len(self._weight.codes)
+        tile = self.choose(num_rows)
+        if tile is None:
+            is_few = num_rows <= MAX_ROWS
+            return self._by_kernel(x, is_few) if is_few or self._deterministic else self._by_values(x)
+        y, x = x.new_empty(num_rows, num_channels), _aligned(x)
+        if isinstance(tile, StreamTile):
+            stream_grouped(x, self._weight, self._bias, y, "none", tile)
+        else:
+            needed = grouped_hopper.workspace_size(num_rows, num_channels, tile)
+            space = self._space = reserve_workspace(x.device, *needed, at_hand=self._space)
+            hopper_grouped(x, self._weight, self._bias, y, tile, space)
+        return y
 
     def _by_kernel(self, x: torch.Tensor, is_few: bool) -> torch.Tensor:
         num_rows, num_channels = len(x), len(self._weight.codes)
         y = x.new_empty(num_rows, num_channels)
         if num_rows == 0:
             return y
-        if x.stride(1) != 1 or x.data_ptr() % 16 or x.stride(0) % 8:
-            x = x.clone(memory_format=torch.contiguous_format)
+        x = _aligned(x)
         block_m = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64
         tiles_n, tiles_m = -(-num_channels // BLOCK_N), -(-num_rows // block_m)
         splits = is_few and self._num_parts > 1
@@ -85,10 +129,10 @@ class GroupedLinear:
         for start in range(0, num_outputs, step):
             outputs = slice(start, min(start + step, num_outputs))
             values = dequantize(self._weight, outputs, x.dtype)
-            bias = None if self._bias is None else self._bias[outputs]
-            if step >= num_outputs:
-                return F.linear(x, values, bias)
-            y[:, outputs] = F.linear(x, values, bias)
+            if self._bias is None:
+                torch.mm(x, values.T, out=y[:, outputs])
+            else:
+                torch.addmm(self._bias[outputs], x, values.T, out=y[:, outputs])
         return y
 
 
@@ -96,7 +140,7 @@ def grouped_linear(
     codes: torch.Tensor, weight: GroupedTensors, bias: torch.Tensor | None, *, deterministic: bool
 ) -> tuple[LinearOp, bool]:
     """A GEMM with packed integers; see :func:`octavo.kernels.grouped.grouped_linear`."""
-    return ComposedLinear(GroupedLinear(weight, bias, deterministic=deterministic)), False
+    return GroupedLinear(weight, bias, deterministic=deterministic), False
 
 
 def dequantize(weight: GroupedTensors, outputs: slice, dtype: torch.dtype) -> torch.Tensor:
@@ -105,13 +149,14 @@ def dequantize(weight: GroupedTensors, outputs: slice, dtype: torch.dtype) -> to
     num_outputs = len(range(*outputs.indices(len(weight.codes))))
     values = torch.empty(num_outputs, weight.num_inputs, dtype=dtype, device=weight.codes.device)
     constants = _constants(weight)
-    dequantize_kernel[(weight.num_inputs // constants["UNIT"], -(-num_outputs // _BLOCK_N))](
+    block_n = _NUM_DEQUANTIZED // constants["UNIT"]
+    dequantize_kernel[(weight.num_inputs // constants["UNIT"], -(-num_outputs // block_n))](
         *own,
         values,
         num_outputs,
         weight.num_inputs,
         **constants,
-        BLOCK_N=_BLOCK_N,
+        BLOCK_N=block_n,
         num_warps=4,
         **dependent_launch(values.device),
     )
@@ -130,6 +175,13 @@ def choose_parts(num_channels: int, num_units: int, num_sms: int) -> int:
     return num_parts
 
 
+def _aligned(x: torch.Tensor) -> torch.Tensor:
+    """Rows as the kernels read them, 16 bytes at a time: ``x`` itself or a copy."""
+    if x.stride(1) != 1 or x.data_ptr() % 16 or x.stride(0) % 8:
+        return x.clone(memory_format=torch.contiguous_format)
+    return x
+
+
 def _pointers(weight: GroupedTensors) -> tuple[torch.Tensor | None, ...]:
     return weight.codes, weight.scales, weight.zeros, weight.minimums
 
@@ -139,7 +191,7 @@ def _constants(weight: GroupedTensors) -> dict[str, int]:
     return {
         "BITS": weight.bits,
         "IS_FLOAT": weight.is_float4,
-        "MIDDLE": weight.middle,
+        "MIDDLE": round(weight.middle / ZERO_STEP) if weight.bits == 4 else weight.middle,
         "UNIT": unit,
         "GROUP_UNITS": weight.group // unit,
     }

@@ -1,9 +1,9 @@
 """Triton kernels for weights of packed integers: a small-M GEMM that unpacks them, and one that writes their values.
 
 The weight is the M operand of the tensor cores. A program multiplies 64 outputs by 16 to 64 rows, one unit of inputs at
-a time: its codes become small integers, which every type of activations has exactly, and the sums of a unit are scaled
-in float32. The sum over the inputs is split into parts, one program each, so that every multiprocessor reads. The
-last program of a tile to arrive adds them in their order.
+a time: codes less their zeros, in eighths, are small integers, which every type of activations has exactly, and the
+sums of a unit are scaled in float32. The sum over the inputs is split into parts, one program each, so that every
+multiprocessor reads. The last program of a tile to arrive adds them in their order.
 
 Where the parts are divided follows from the weight alone. So an output's bits depend only on its own row and weights.
 """
@@ -54,7 +54,7 @@ def grouped_kernel(
         arrivals: int32, one counter per tile, zero before and after the launch; if ``SPLIT``.
         num_parts: number of parts of the sum.
         IS_FLOAT: whether codes are 4-bit floats, with exponents as scales.
-        MIDDLE: the zero of groups that have none of their own.
+        MIDDLE: the zero of groups that have none of their own, as zeros are stored.
         UNIT: inputs that are packed together and multiplied at a time.
         GROUP_UNITS: units of a group.
         SPLIT: whether a program computes one part; otherwise it adds all parts, bit-equal.
@@ -133,10 +133,12 @@ def _multiply(
     total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     for unit in tl.range(part * num_units // num_parts, (part + 1) * num_units // num_parts, num_stages=STAGES):
         packed = tl.load(code_rows[:, None] + unit * WIDTH + columns[None, :])
+        if BITS == 4:
+            packed = _in_order(packed, BLOCK_N, WIDTH)
         x_spots = x_rows[:, None] + unit * UNIT + columns[None, :]
         x_low = tl.load(x_spots, mask=is_row[:, None], other=0.0)
         spots = group_rows + unit // GROUP_UNITS
-        scale = _scale(tl.load(scales + spots), IS_FLOAT)
+        scale = _scale(tl.load(scales + spots), BITS, IS_FLOAT)
         zero = tl.full((BLOCK_N,), MIDDLE, tl.int16)
         if zeros is not None:
             zero = tl.load(zeros + spots).to(tl.int16)
@@ -157,24 +159,32 @@ def _multiply(
 
 
 @triton.jit
+def _in_order(packed, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Bytes of a unit in the order of their inputs; see :func:`octavo.kernels.grouped.byte_order`."""
+    return packed.reshape(ROWS, 4, WIDTH // 16, 2, 2).permute(0, 2, 3, 1, 4).reshape(ROWS, WIDTH)
+
+
+@triton.jit
 def _numbers(codes, zero, IS_FLOAT: tl.constexpr):
-    """What codes of 4 bits stand for before they are scaled, as small integers; twice the value of floats."""
+    """Codes of 4 bits before they are scaled, as small integers: eight times the value; twice that of floats."""
     numbers = codes.to(tl.int16)
     if IS_FLOAT:
         exponent = (numbers >> 1) & 3
         size = ((numbers & 1) + tl.where(exponent > 0, 2, 0)) << (tl.maximum(exponent, 1) - 1)
         numbers = tl.where(numbers < 8, size, -size).to(tl.int16)
     else:
-        numbers -= zero
+        numbers = (numbers << 3) - zero
     return numbers
 
 
 @triton.jit
-def _scale(stored, IS_FLOAT: tl.constexpr):
-    """Scales of :func:`_numbers`: as they are, or powers of two by their exponents, halved."""
+def _scale(stored, BITS: tl.constexpr, IS_FLOAT: tl.constexpr):
+    """Scales of :func:`_numbers`, or as they are for 8 bits; those of floats are powers of two by their exponents."""
     scale = stored.to(tl.float32)
     if IS_FLOAT:
         scale = (stored.to(tl.int32) << 23).to(tl.float32, bitcast=True) * 0.5
+    elif BITS == 4:
+        scale = scale * 0.125
     return scale
 
 
@@ -196,30 +206,50 @@ def dequantize_kernel(
     PDL: tl.constexpr,
 ):
     """A program writes a unit of inputs of some channels; grid (units, channel tiles)."""
-    WIDTH: tl.constexpr = UNIT * BITS // 8
     unit = tl.program_id(0)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    rows, columns = n.to(tl.int64), tl.arange(0, WIDTH)
-    mask = (n < num_channels)[:, None]
+    is_channel = n < num_channels
+    rows = n.to(tl.int64)
     spots = rows * (num_features // UNIT // GROUP_UNITS) + unit // GROUP_UNITS
-    packed = tl.load(codes + (rows * (num_features * BITS // 8))[:, None] + unit * WIDTH + columns[None, :], mask)
-    scale = _scale(tl.load(scales + spots, n < num_channels), IS_FLOAT)[:, None]
+    scale = _scale(tl.load(scales + spots, is_channel), BITS, IS_FLOAT)[:, None]
     zero = tl.full((BLOCK_N,), MIDDLE, tl.int16)
     if zeros is not None:
-        zero = tl.load(zeros + spots, n < num_channels).to(tl.int16)
+        zero = tl.load(zeros + spots, is_channel).to(tl.int16)
     minimum = tl.zeros((BLOCK_N,), tl.float32)
     if minimums is not None:
-        minimum = tl.load(minimums + spots, n < num_channels).to(tl.float32)
+        minimum = tl.load(minimums + spots, is_channel).to(tl.float32)
     zero, minimum = zero[:, None], minimum[:, None]
+    dtype: tl.constexpr = values.dtype.element_ty
+    places = values + (rows * num_features)[:, None] + unit * UNIT
+    if BITS == 4:
+        # Of the 8 neighbours that a thread stores at once, each pair of bytes has two, and as many of the other half.
+        HALF: tl.constexpr = UNIT // 2
+        PAIRS: tl.constexpr = UNIT // 16
+        pairs = codes.to(tl.pointer_type(tl.uint16)) + (rows * (num_features // 4))[:, None] + unit * (UNIT // 4)
+        pairs += tl.arange(0, PAIRS)[None, :]
+        mask = is_channel[:, None]
+        first, second = tl.load(pairs, mask), tl.load(pairs + PAIRS, mask)
+        third, fourth = tl.load(pairs + 2 * PAIRS, mask), tl.load(pairs + 3 * PAIRS, mask)
+        both = tl.join(tl.join(first, third), tl.join(second, fourth)).reshape(BLOCK_N, HALF // 2)
+        packed = tl.join(both & 255, both >> 8).reshape(BLOCK_N, HALF)
+        low = _numbers(packed & 15, zero, IS_FLOAT).to(tl.float32) * scale + minimum
+        high = _numbers(packed >> 4, zero, IS_FLOAT).to(tl.float32) * scale + minimum
+        places += tl.arange(0, HALF)[None, :]
+        _wait(PDL)
+        tl.store(places, low.to(dtype), mask)
+        tl.store(places + HALF, high.to(dtype), mask)
+    else:
+        columns = tl.arange(0, UNIT)[None, :]
+        mask = is_channel[:, None] & (columns >= 0)
+        packed = tl.load(codes + (rows * num_features)[:, None] + unit * UNIT + columns, mask)
+        found = (packed.to(tl.float32) - zero.to(tl.float32)) * scale + minimum
+        _wait(PDL)
+        tl.store(places + columns, found.to(dtype), mask)
+
+
+@triton.jit
+def _wait(PDL: tl.constexpr):
+    """Until an earlier GEMM no longer reads the values that are to be replaced."""
     if PDL:
-        # An earlier GEMM may still read the values that this one replaces.
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    places = values + (rows * num_features)[:, None] + unit * UNIT + columns[None, :]
-    dtype: tl.constexpr = values.dtype.element_ty
-    if BITS == 4:
-        low, high = _numbers(packed & 15, zero, IS_FLOAT), _numbers(packed >> 4, zero, IS_FLOAT)
-        tl.store(places, (low.to(tl.float32) * scale + minimum).to(dtype), mask)
-        tl.store(places + WIDTH, (high.to(tl.float32) * scale + minimum).to(dtype), mask)
-    else:
-        tl.store(places, ((packed.to(tl.float32) - zero.to(tl.float32)) * scale + minimum).to(dtype), mask)

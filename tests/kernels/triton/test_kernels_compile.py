@@ -55,6 +55,5 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
     assert ("_quantize_kernel" in names) == case.endswith(("float8", "int8"))
     assert ("float8_linear_kernel" in names) == case.endswith("float8")
     assert ("int8_kernel" in names) == case.endswith("int8")
-    assert names & {"grouped_kernel", "dequantize_kernel"} == (
-        {"grouped_kernel", "dequantize_kernel"} if case.endswith(("int4", "mxfp4")) else set()
-    )
+    packed = {"grouped_kernel", "stream_grouped_kernel", "dequantize_kernel"}
+    assert names & packed == (packed if case.endswith(("int4", "mxfp4")) else set())

@@ -33,7 +33,8 @@ def make(device: torch.device, num_outputs: int, num_inputs: int, kind: str) -> 
     scales = (0.5 + torch.rand(groups, generator=generator)) / largest / num_inputs**0.5
     zeros = minimums = None
     if chosen["zeros"] == "integers":
-        zeros = torch.randint(largest, groups, generator=generator, dtype=torch.uint8)
+        # Those of 4 bits count eighths.
+        zeros = torch.randint(129 if largest == 16 else largest, groups, generator=generator, dtype=torch.uint8)
     elif chosen["zeros"]:
         minimums = (-8 * scales).half()
     packed = pack_codes(codes, pack_unit(chosen["group"])) if chosen["bits"] == 4 else codes

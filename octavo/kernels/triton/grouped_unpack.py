@@ -1,0 +1,143 @@
+"""Codes in registers to the whole numbers, or small floats, that tensor cores multiply; for kernels in Gluon.
+
+Four codes are unpacked at a time by operations on 32 bits. A code is put into the low bits of a float with a fixed
+exponent, and a subtraction of two floats at a time leaves its value.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+_INT4 = """{{
+.reg .b32 low, high, one;
+shl.b32 low, $4, 3;
+shr.u32 high, $4, 1;
+lop3.b32 low, low, 0x78787878, {fixed}, 0xEA;
+lop3.b32 high, high, 0x78787878, {fixed}, 0xEA;
+mov.b32 one, {one};
+prmt.b32 $0, low, one, 0x4140;
+prmt.b32 $1, low, one, 0x4342;
+prmt.b32 $2, high, one, 0x4140;
+prmt.b32 $3, high, one, 0x4342;
+sub.rn.{dtype} $0, $0, $5;
+sub.rn.{dtype} $1, $1, $5;
+sub.rn.{dtype} $2, $2, $5;
+sub.rn.{dtype} $3, $3, $5;
+}}"""
+"""Four bytes to the values of their low halves and of their high halves, less their zero (a pair; see `zero_pair`).
+
+The last place of the floats is an eighth, the step of zeros: 16 + code in bfloat16, 128 + code in float16.
+"""
+
+_FLOAT4 = """{{
+.reg .b32 up, p, q, one;
+shl.b32 up, $4, 4;
+mov.b32 one, {one};
+prmt.b32 p, up, 0, 0x1404;
+shr.u32 q, p, {shift};
+and.b32 q, q, {mask};
+lop3.b32 p, p, 0x80008000, q, 0xEA;
+mul.rn.{dtype} $0, p, one;
+prmt.b32 p, up, 0, 0x3424;
+shr.u32 q, p, {shift};
+and.b32 q, q, {mask};
+lop3.b32 p, p, 0x80008000, q, 0xEA;
+mul.rn.{dtype} $1, p, one;
+prmt.b32 p, $4, 0, 0x1404;
+shr.u32 q, p, {shift};
+and.b32 q, q, {mask};
+lop3.b32 p, p, 0x80008000, q, 0xEA;
+mul.rn.{dtype} $2, p, one;
+prmt.b32 p, $4, 0, 0x3424;
+shr.u32 q, p, {shift};
+and.b32 q, q, {mask};
+lop3.b32 p, p, 0x80008000, q, 0xEA;
+mul.rn.{dtype} $3, p, one;
+}}"""
+"""Likewise for floats: sign, exponent and fraction are moved to their places, the exponents' biases differ."""
+
+_INT8_BF16 = """{
+.reg .b32 p, q;
+prmt.b32 p, $2, 0, 0x4140;
+lop3.b32 q, p, 0x00800080, 0x43004300, 0xAE;
+lop3.b32 p, p, 0x007F007F, 0x43004300, 0xEA;
+sub.rn.bf16x2 $0, p, q;
+prmt.b32 p, $2, 0, 0x4342;
+lop3.b32 q, p, 0x00800080, 0x43004300, 0xAE;
+lop3.b32 p, p, 0x007F007F, 0x43004300, 0xEA;
+sub.rn.bf16x2 $1, p, q;
+}"""
+"""Four bytes less 128: seven bits fit beside the exponent; the eighth chooses what is subtracted, 128 or 256."""
+
+_INT8_F16 = """{
+.reg .b32 one, zero;
+mov.b32 one, 0x64646464;
+mov.b32 zero, 0x64806480;
+prmt.b32 $0, $2, one, 0x4140;
+prmt.b32 $1, $2, one, 0x4342;
+sub.rn.f16x2 $0, $0, zero;
+sub.rn.f16x2 $1, $1, zero;
+}"""
+
+_FLOAT8 = """{{
+.reg .b32 p, q, one;
+mov.b32 one, {one};
+prmt.b32 p, $2, 0, 0x1404;
+shr.u32 q, p, {shift};
+and.b32 q, q, {mask};
+lop3.b32 p, p, 0x80008000, q, 0xEA;
+mul.rn.{dtype} $0, p, one;
+prmt.b32 p, $2, 0, 0x3424;
+shr.u32 q, p, {shift};
+and.b32 q, q, {mask};
+lop3.b32 p, p, 0x80008000, q, 0xEA;
+mul.rn.{dtype} $1, p, one;
+}}"""
+"""Four e4m3 values, NaN excluded."""
+
+
+_INT4_WIDE = gl.constexpr(_INT4.format(one="0x41414141", fixed="0x80808080", dtype="bf16x2"))
+_INT4_HALF = gl.constexpr(_INT4.format(one="0x58585858", fixed="0", dtype="f16x2"))
+_FLOAT4_WIDE = gl.constexpr(_FLOAT4.format(one="0x7E807E80", shift=6, mask="0x01C001C0", dtype="bf16x2"))
+_FLOAT4_HALF = gl.constexpr(_FLOAT4.format(one="0x74007400", shift=3, mask="0x0E000E00", dtype="f16x2"))
+_INT8_WIDE = gl.constexpr(_INT8_BF16)
+_INT8_HALF = gl.constexpr(_INT8_F16)
+_FLOAT8_WIDE = gl.constexpr(_FLOAT8.format(one="0x7B807B80", shift=4, mask="0x07F007F0", dtype="bf16x2"))
+_FLOAT8_HALF = gl.constexpr(_FLOAT8.format(one="0x5C005C00", shift=1, mask="0x3F803F80", dtype="f16x2"))
+
+
+@gluon.jit
+def zero_pair(eighths, dtype: gl.constexpr):
+    """Zeros in eighths as :func:`unpack_halves` takes them: twice the float of the same offset as codes have, int32."""
+    first: gl.constexpr = 0x4180 if dtype == gl.bfloat16 else 0x5800
+    return (eighths.to(gl.int32) + first) * 0x10001
+
+
+@gluon.jit
+def unpack_halves(codes, zeros, dtype: gl.constexpr):
+    """Bytes of two codes each → the values of their low halves and of their high halves.
+
+    Args:
+        zeros: of :func:`zero_pair`, equal for each four bytes that a thread has together; None for floats.
+    """
+    is_wide: gl.constexpr = dtype == gl.bfloat16
+    floats: gl.constexpr = _FLOAT4_WIDE if is_wide else _FLOAT4_HALF
+    integers: gl.constexpr = _INT4_WIDE if is_wide else _INT4_HALF
+    both: gl.constexpr = (gl.bfloat16, gl.bfloat16) if is_wide else (gl.float16, gl.float16)
+    if zeros is None:
+        halves = gl.inline_asm_elementwise(floats, "=r,=r,=r,=r,r", [codes], dtype=both, is_pure=True, pack=4)
+    else:
+        halves = gl.inline_asm_elementwise(
+            integers, "=r,=r,=r,=r,r,r,r,r,r", [codes, zeros], dtype=both, is_pure=True, pack=4
+        )
+    return halves
+
+
+@gluon.jit
+def unpack_bytes(codes, dtype: gl.constexpr):
+    """Integers of 8 bits less 128, or e4m3 values that are no NaN."""
+    is_wide: gl.constexpr = dtype == gl.bfloat16
+    integers: gl.constexpr = _INT8_WIDE if is_wide else _INT8_HALF
+    floats: gl.constexpr = _FLOAT8_WIDE if is_wide else _FLOAT8_HALF
+    asm: gl.constexpr = integers if codes.dtype == gl.uint8 else floats
+    one: gl.constexpr = gl.bfloat16 if is_wide else gl.float16
+    return gl.inline_asm_elementwise(asm, "=r,=r,r", [codes], dtype=one.value, is_pure=True, pack=4)
