@@ -73,7 +73,7 @@ def int8_kernel(
             is_inside = (start + k < num_features)[None, :]
             weights = tl.load(weight_spots + start, mask=is_inside, other=0)
             values = tl.load(x_spots + start, mask=is_inside, other=0)
-        total = tl.dot(weights, values.T, total)
+        total = tl.dot(weights, values.T, total, out_dtype=tl.int32)
     is_last = part >= 0
     if SPLIT:
         width = tiles_n * BLOCK_N
