@@ -123,7 +123,7 @@ def test_log_lines_of_a_request_name_it(server: RunningServer) -> None:
         "/v1/completions", json={"prompt": "hi", "never_seen_before": 1}, headers={"x-request-id": "mine"}
     )
     logger.removeHandler(handler)
-    assert len(lines) == 1 and lines[0].startswith("[mine] The field 'never_seen_before'")
+    assert len(lines) == 1 and lines[0].startswith("[mine] Ignored the unknown request field 'never_seen_before'")
 
 
 def test_log_lines_of_refused_requests_name_them() -> None:

@@ -122,12 +122,14 @@ def unpack_halves(codes, zeros, dtype: gl.constexpr):
     is_wide: gl.constexpr = dtype == gl.bfloat16
     floats: gl.constexpr = _FLOAT4_WIDE if is_wide else _FLOAT4_HALF
     integers: gl.constexpr = _INT4_WIDE if is_wide else _INT4_HALF
-    both: gl.constexpr = (gl.bfloat16, gl.bfloat16) if is_wide else (gl.float16, gl.float16)
+    one: gl.constexpr = gl.bfloat16 if is_wide else gl.float16
     if zeros is None:
-        halves = gl.inline_asm_elementwise(floats, "=r,=r,=r,=r,r", [codes], dtype=both, is_pure=True, pack=4)
+        halves = gl.inline_asm_elementwise(
+            floats, "=r,=r,=r,=r,r", [codes], dtype=(one.value, one.value), is_pure=True, pack=4
+        )
     else:
         halves = gl.inline_asm_elementwise(
-            integers, "=r,=r,=r,=r,r,r,r,r,r", [codes, zeros], dtype=both, is_pure=True, pack=4
+            integers, "=r,=r,=r,=r,r,r,r,r,r", [codes, zeros], dtype=(one.value, one.value), is_pure=True, pack=4
         )
     return halves
 

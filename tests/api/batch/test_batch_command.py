@@ -180,7 +180,7 @@ def test_a_dead_engine_ends_the_batch_and_loses_nothing(
     monkeypatch.setattr(model, "num_answers", 2)
     monkeypatch.setattr(model, "wait_until_dead", lambda self: asyncio.sleep(0.1))
     assert run(files, "--max-inflight", "1") == 1
-    assert "engine stopped" in capsys.readouterr().err
+    assert "The engine failed" in capsys.readouterr().err
     monkeypatch.undo()
     monkeypatch.setattr(launch, "AsyncLLM", model)
     assert run(files) == 0
