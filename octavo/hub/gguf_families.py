@@ -43,8 +43,7 @@ class GGUFFamily:
 
     def complete(self, raw: dict[str, Any], file: GGUFFile) -> None:
         """Add to a configuration what only this family's files have."""
-        values = {name: own_value(file, key) for name, key in self.keys.items()}
-        raw |= {name: value for name, value in values.items() if value is not None}
+        raw |= _own_values(file, self.keys)
         raw |= {name: tensor in file.tensors for name, tensor in self.tensors.items()}
         if self.has_rotary_size:
             _set_partial_rotary_factor(raw, file)
@@ -55,6 +54,12 @@ class GGUFFamily:
 def own_value(file: GGUFFile, key: str) -> Any:
     """The value of a key that begins with the file's architecture; None if there is none."""
     return file.metadata.get(f"{file.metadata['general.architecture']}.{key}")
+
+
+def _own_values(file: GGUFFile, keys: Mapping[str, str]) -> dict[str, Any]:
+    """Of names → keys as for :func:`own_value`, the values that the file has."""
+    values = {name: own_value(file, key) for name, key in keys.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def read_factors(file: GGUFFile, tensor: GGUFTensor) -> list[float]:
@@ -163,8 +168,7 @@ def _set_layer_types(raw: dict[str, Any], file: GGUFFile) -> None:
 
 def _mpt(raw: dict[str, Any], file: GGUFFile) -> None:
     names = {"clip_qkv": "attention.clamp_kqv", "alibi_bias_max": "attention.max_alibi_bias"}
-    values = {name: own_value(file, key) for name, key in names.items()}
-    raw["attn_config"] = {name: value for name, value in values.items() if value is not None}
+    raw["attn_config"] = _own_values(file, names)
 
 
 def _falcon(raw: dict[str, Any], file: GGUFFile) -> None:

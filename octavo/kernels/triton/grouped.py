@@ -15,7 +15,7 @@ from octavo.kernels.triton import grouped_hopper, grouped_stream, linear
 from octavo.kernels.triton.grouped_hopper import HopperTile, hopper_grouped
 from octavo.kernels.triton.grouped_kernel import BLOCK_N, dequantize_kernel, grouped_kernel
 from octavo.kernels.triton.grouped_stream import StreamTile, stream_grouped
-from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch, num_multiprocessors
+from octavo.kernels.triton.launch import IS_INTERPRETED, aligned_rows, dependent_launch, num_multiprocessors
 from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
 
 MAX_ROWS = 64
@@ -61,7 +61,7 @@ class GroupedLinear(LinearOp):
         if not isinstance(tile, StreamTile):
             return GATES[activation](self(x))
         y = x.new_empty(len(x), len(self._weight.codes) // 2)
-        stream_grouped(_aligned(x), self._weight, self._bias, y, activation, tile)
+        stream_grouped(aligned_rows(x), self._weight, self._bias, y, activation, tile)
         return y
 
     def choose(self, num_rows: int) -> StreamTile | HopperTile | None:
@@ -80,7 +80,7 @@ class GroupedLinear(LinearOp):
         if tile is None:
             is_few = num_rows <= MAX_ROWS
             return self._by_kernel(x, is_few) if is_few or self._deterministic else self._by_values(x)
-        y, x = x.new_empty(num_rows, num_channels), _aligned(x)
+        y, x = x.new_empty(num_rows, num_channels), aligned_rows(x)
         if isinstance(tile, StreamTile):
             stream_grouped(x, self._weight, self._bias, y, "none", tile)
         else:
@@ -94,7 +94,7 @@ class GroupedLinear(LinearOp):
         y = x.new_empty(num_rows, num_channels)
         if num_rows == 0:
             return y
-        x = _aligned(x)
+        x = aligned_rows(x)
         block_m = 16 if num_rows <= 16 else 32 if num_rows <= 32 else 64
         tiles_n, tiles_m = -(-num_channels // BLOCK_N), -(-num_rows // block_m)
         splits = is_few and self._num_parts > 1
@@ -173,13 +173,6 @@ def choose_parts(num_channels: int, num_units: int, num_sms: int) -> int:
     while num_parts * num_tiles < 3 * num_sms and 2 * num_parts <= min(num_units // 4, _MAX_PARTS):
         num_parts *= 2
     return num_parts
-
-
-def _aligned(x: torch.Tensor) -> torch.Tensor:
-    """Rows as the kernels read them, 16 bytes at a time: ``x`` itself or a copy."""
-    if x.stride(1) != 1 or x.data_ptr() % 16 or x.stride(0) % 8:
-        return x.clone(memory_format=torch.contiguous_format)
-    return x
 
 
 def _pointers(weight: GroupedTensors) -> tuple[torch.Tensor | None, ...]:

@@ -7,7 +7,6 @@ multiply the last ones, and adds their sums to its own, times the group's scale.
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 import triton
@@ -16,23 +15,18 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.grouped import GroupedTensors
 from octavo.kernels.triton.grouped_stream import load_scales, load_zeros
 from octavo.kernels.triton.grouped_unpack import unpack_halves, zero_pair
 from octavo.kernels.triton.launch import dependent_launch
+from octavo.kernels.triton.linear_hopper import async_load, barrier, own_steps, tile_descriptor
 from octavo.kernels.triton.linear_workspace import Workspace
 
-# Renamed after Triton 3.6.
-_async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
-_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
-_ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.uint8: gl.uint8}
 STEP = 128
 """Input features per stage of the ring: a unit of packed codes."""
 MAX_ROWS = 256
@@ -100,8 +94,8 @@ def hopper_grouped(
     num_channels = out.shape[1]
     grid = -(-num_channels // tile.num_weights), tile.num_parts, -(-num_rows // tile.num_rows)
     hopper_grouped_kernel[grid](
-        _descriptor(x, (tile.num_rows, STEP // 2)),
-        _descriptor(weight.codes, (tile.num_weights, STEP // 2)),
+        tile_descriptor(x, (tile.num_rows, STEP // 2)),
+        tile_descriptor(weight.codes, (tile.num_weights, STEP // 2)),
         weight.scales,
         weight.zeros,
         bias,
@@ -118,15 +112,6 @@ def hopper_grouped(
     )
 
 
-def _descriptor(x: torch.Tensor, box: tuple[int, int]) -> TensorDescriptor:
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), list(box), _layout(x.dtype, box))
-
-
-@cache
-def _layout(dtype: torch.dtype, box: tuple[int, int]) -> gl.NVMMASharedLayout:
-    return gl.NVMMASharedLayout.get_default_for(list(box), _ELEMENTS[dtype])
-
-
 @triton.constexpr_function
 def _byte_layout(rows, num_warps):
     """How threads hold the bytes ``[rows, 64]`` of a unit: those that their MMA wants together."""
@@ -137,13 +122,6 @@ def _byte_layout(rows, num_warps):
 
 
 @gluon.jit
-def _own_steps(num_steps):
-    """The range ``[first, last)`` of a program's K steps."""
-    part = gl.program_id(1)
-    return part * num_steps // gl.num_programs(1), (part + 1) * num_steps // gl.num_programs(1)
-
-
-@gluon.jit
 def _produce(x_desc, code_desc, rings, num_steps, STAGES: gl.constexpr, PDL: gl.constexpr):
     """Producer warp: keep the rings full; the first codes are requested before the wait for earlier kernels."""
     x_ring, code_ring, full, empty = rings
@@ -151,26 +129,26 @@ def _produce(x_desc, code_desc, rings, num_steps, STAGES: gl.constexpr, PDL: gl.
     width: gl.constexpr = code_desc.block_shape[1]
     first_row = gl.program_id(2) * x_desc.block_shape[0]
     first_channel = gl.program_id(0) * code_desc.block_shape[0]
-    first, last = _own_steps(num_steps)
+    first, last = own_steps(num_steps)
     num_early = gl.minimum(last - first, STAGES)
     for step in range(num_early):
         mbarrier.expect(full.index(step), num_bytes)
-        _async_load(code_desc, [first_channel, (first + step) * width], full.index(step), code_ring.index(step))
+        async_load(code_desc, [first_channel, (first + step) * width], full.index(step), code_ring.index(step))
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
     for step in range(num_early):
         column = (first + step) * (2 * width)
-        _async_load(x_desc, [first_row, column], full.index(step), x_ring.index(2 * step))
-        _async_load(x_desc, [first_row, column + width], full.index(step), x_ring.index(2 * step + 1))
+        async_load(x_desc, [first_row, column], full.index(step), x_ring.index(2 * step))
+        async_load(x_desc, [first_row, column + width], full.index(step), x_ring.index(2 * step + 1))
     for step in range(num_early, last - first):
         stage = step % STAGES
         column = (first + step) * (2 * width)
         mbarrier.wait(empty.index(stage), (step // STAGES & 1) ^ 1)
         mbarrier.expect(full.index(stage), num_bytes)
-        _async_load(code_desc, [first_channel, (first + step) * width], full.index(stage), code_ring.index(stage))
-        _async_load(x_desc, [first_row, column], full.index(stage), x_ring.index(2 * stage))
-        _async_load(x_desc, [first_row, column + width], full.index(stage), x_ring.index(2 * stage + 1))
+        async_load(code_desc, [first_channel, (first + step) * width], full.index(stage), code_ring.index(stage))
+        async_load(x_desc, [first_row, column], full.index(stage), x_ring.index(2 * stage))
+        async_load(x_desc, [first_row, column + width], full.index(stage), x_ring.index(2 * stage + 1))
 
 
 @gluon.jit
@@ -209,7 +187,7 @@ def _consume(rings, outputs, STAGES: gl.constexpr, GROUP_STEPS: gl.constexpr, PD
     is_zero = zero_n < num_channels
     zero_groups = gl.minimum(zero_n, num_channels - 1) * num_groups
     total = gl.zeros([channels, rows], gl.float32, layout)
-    first, last = _own_steps(num_steps)
+    first, last = own_steps(num_steps)
     # Terms are loaded a step before they are needed: zeros for unpacking, scales after the product.
     scale = load_scales(scales, groups + first // GROUP_STEPS, is_channel)
     zero = load_zeros(zeros, zero_groups + first // GROUP_STEPS, is_zero)
@@ -249,7 +227,7 @@ def _consume(rings, outputs, STAGES: gl.constexpr, GROUP_STEPS: gl.constexpr, PD
         spots = partials + tile * num_parts * size + (place_n[:, None] + place_m[None, :])
         gl.store(spots + gl.program_id(1) * size, total)
         # All threads' stores come before the arrival; the last program's loads come after it.
-        _barrier()
+        barrier()
         is_last = gl.atomic_add(arrivals + tile, 1, sem="acq_rel", scope="gpu") == num_parts - 1
         if is_last:
             gl.store(arrivals + tile, 0)

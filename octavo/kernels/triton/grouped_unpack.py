@@ -7,6 +7,8 @@ exponent, and a subtraction of two floats at a time leaves its value.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from octavo.kernels.triton.widen_float8 import widen
+
 _INT4 = """{{
 .reg .b32 low, high, one;
 shl.b32 low, $4, 3;
@@ -78,22 +80,6 @@ sub.rn.f16x2 $0, $0, zero;
 sub.rn.f16x2 $1, $1, zero;
 }"""
 
-_FLOAT8 = """{{
-.reg .b32 p, q, one;
-mov.b32 one, {one};
-prmt.b32 p, $2, 0, 0x1404;
-shr.u32 q, p, {shift};
-and.b32 q, q, {mask};
-lop3.b32 p, p, 0x80008000, q, 0xEA;
-mul.rn.{dtype} $0, p, one;
-prmt.b32 p, $2, 0, 0x3424;
-shr.u32 q, p, {shift};
-and.b32 q, q, {mask};
-lop3.b32 p, p, 0x80008000, q, 0xEA;
-mul.rn.{dtype} $1, p, one;
-}}"""
-"""Four e4m3 values, NaN excluded."""
-
 
 _INT4_WIDE = gl.constexpr(_INT4.format(one="0x41414141", fixed="0x80808080", dtype="bf16x2"))
 _INT4_HALF = gl.constexpr(_INT4.format(one="0x58585858", fixed="0", dtype="f16x2"))
@@ -101,8 +87,6 @@ _FLOAT4_WIDE = gl.constexpr(_FLOAT4.format(one="0x7E807E80", shift=6, mask="0x01
 _FLOAT4_HALF = gl.constexpr(_FLOAT4.format(one="0x74007400", shift=3, mask="0x0E000E00", dtype="f16x2"))
 _INT8_WIDE = gl.constexpr(_INT8_BF16)
 _INT8_HALF = gl.constexpr(_INT8_F16)
-_FLOAT8_WIDE = gl.constexpr(_FLOAT8.format(one="0x7B807B80", shift=4, mask="0x07F007F0", dtype="bf16x2"))
-_FLOAT8_HALF = gl.constexpr(_FLOAT8.format(one="0x5C005C00", shift=1, mask="0x3F803F80", dtype="f16x2"))
 
 
 @gluon.jit
@@ -136,10 +120,11 @@ def unpack_halves(codes, zeros, dtype: gl.constexpr):
 
 @gluon.jit
 def unpack_bytes(codes, dtype: gl.constexpr):
-    """Integers of 8 bits less 128, or e4m3 values that are no NaN."""
-    is_wide: gl.constexpr = dtype == gl.bfloat16
-    integers: gl.constexpr = _INT8_WIDE if is_wide else _INT8_HALF
-    floats: gl.constexpr = _FLOAT8_WIDE if is_wide else _FLOAT8_HALF
-    asm: gl.constexpr = integers if codes.dtype == gl.uint8 else floats
-    one: gl.constexpr = gl.bfloat16 if is_wide else gl.float16
-    return gl.inline_asm_elementwise(asm, "=r,=r,r", [codes], dtype=one.value, is_pure=True, pack=4)
+    """Integers of 8 bits less 128, or e4m3 values."""
+    if codes.dtype == gl.uint8:
+        integers: gl.constexpr = _INT8_WIDE if dtype == gl.bfloat16 else _INT8_HALF
+        one: gl.constexpr = gl.bfloat16 if dtype == gl.bfloat16 else gl.float16
+        wide = gl.inline_asm_elementwise(integers, "=r,=r,r", [codes], dtype=one.value, is_pure=True, pack=4)
+    else:
+        wide = widen(codes, dtype)
+    return wide

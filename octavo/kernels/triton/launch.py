@@ -42,6 +42,13 @@ def dependent_launch(device: torch.device) -> dict[str, Any]:
     return {"PDL": has_it, "launch_pdl": has_it}
 
 
+def aligned_rows(x: torch.Tensor) -> torch.Tensor:
+    """``[M, K]`` of 16-bit values as small-M GEMMs read them, 16 bytes at a time: ``x`` itself, or a copy."""
+    if x.stride(1) != 1 or x.data_ptr() % 16 or x.stride(0) % 8:
+        return x.clone(memory_format=torch.contiguous_format)
+    return x
+
+
 @functools.cache
 def num_multiprocessors(device: torch.device) -> int:
     """Number of multiprocessors of a device; 4 in the interpreter."""

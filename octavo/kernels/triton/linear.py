@@ -13,7 +13,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from octavo.kernels.linear import GATES, LinearOp
 from octavo.kernels.triton import linear_hopper
-from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch, num_multiprocessors
+from octavo.kernels.triton.launch import IS_INTERPRETED, aligned_rows, dependent_launch, num_multiprocessors
 from octavo.kernels.triton.linear_hopper import HopperTile, hopper_linear
 from octavo.kernels.triton.linear_kernel import linear_kernel
 from octavo.kernels.triton.linear_plan import WIDE_CHANNELS, LinearPlan, choose_plan
@@ -107,8 +107,7 @@ class SmallBatchLinear(LinearOp):
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """One launch of a kernel: ``[M, K] → [M, N]``, or ``[M, N / 2]`` with an activation."""
-        if x.stride(1) != 1 or x.data_ptr() % 16 or x.stride(0) % 8:
-            x = x.clone(memory_format=torch.contiguous_format)
+        x = aligned_rows(x)
         y = x.new_empty(len(x), self.weight.shape[0] // (1 if activation == "none" else 2)) if out is None else out
         assert y.is_contiguous()
         if isinstance(choice, StreamTile):

@@ -9,7 +9,6 @@ The tensor cores add float8 products with fewer bits than float32 has, so the su
 float32 sum.
 """
 
-import functools
 from dataclasses import dataclass
 
 import torch
@@ -21,11 +20,18 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.triton.launch import dependent_launch
-from octavo.kernels.triton.linear_hopper import TILE, async_load, barrier, finish_tile, load_weights, own_steps
+from octavo.kernels.triton.linear_hopper import (
+    TILE,
+    async_load,
+    barrier,
+    finish_tile,
+    load_weights,
+    own_steps,
+    tile_descriptor,
+)
 from octavo.kernels.triton.linear_workspace import Workspace
 
 MAX_ROWS, MAX_GATED_ROWS = 128, 64
@@ -121,8 +127,8 @@ def float8_linear(
     num_rows, num_features = x.shape
     num_channels = out.shape[1]
     float8_linear_kernel[tile.grid(num_rows, num_channels)](
-        _descriptor(x, (tile.num_rows, tile.num_columns)),
-        _descriptor(weight, (TILE, tile.num_columns)),
+        tile_descriptor(x, (tile.num_rows, tile.num_columns)),
+        tile_descriptor(weight, (TILE, tile.num_columns)),
         row_scales,
         scales,
         bias,
@@ -137,15 +143,6 @@ def float8_linear(
         num_warps=tile.num_warps,
         **dependent_launch(x.device),
     )
-
-
-def _descriptor(x: torch.Tensor, box: tuple[int, int]) -> TensorDescriptor:
-    return TensorDescriptor(x, list(x.shape), list(x.stride()), list(box), _layout(box))
-
-
-@functools.cache
-def _layout(box: tuple[int, int]) -> gl.NVMMASharedLayout:
-    return gl.NVMMASharedLayout.get_default_for(list(box), gl.float8e4nv)
 
 
 @gluon.jit(do_not_specialize=["num_rows", "num_steps"])

@@ -41,7 +41,12 @@ _LONG_SUM = 4096
 
 _RING_BYTES, _HALF_RING_BYTES = 222 << 10, 110 << 10
 """Shared memory for the rings of a program that has a multiprocessor to itself, and of one of two that share it."""
-_ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
+_ELEMENTS = {
+    torch.bfloat16: gl.bfloat16,
+    torch.float16: gl.float16,
+    torch.float8_e4m3fn: gl.float8e4nv,
+    torch.uint8: gl.uint8,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +119,8 @@ def hopper_linear(
     num_channels = out.shape[1]
     options: dict[str, Any] = {"maxnreg": 128} if tile.is_shared else {}
     hopper_linear_kernel[-(-num_channels // TILE), tile.num_parts, -(-num_rows // TILE)](
-        _descriptor(x, tile.num_columns),
-        _descriptor(weight, tile.num_columns),
+        tile_descriptor(x, (TILE, tile.num_columns)),
+        tile_descriptor(weight, (TILE, tile.num_columns)),
         bias,
         out,
         space.partials,
@@ -131,8 +136,8 @@ def hopper_linear(
     )
 
 
-def _descriptor(x: torch.Tensor, num_columns: int) -> TensorDescriptor:
-    box = (TILE, num_columns)
+def tile_descriptor(x: torch.Tensor, box: tuple[int, int]) -> TensorDescriptor:
+    """How TMA loads blocks of some rows and columns of a matrix."""
     return TensorDescriptor(x, list(x.shape), list(x.stride()), list(box), _layout(x.dtype, box))
 
 

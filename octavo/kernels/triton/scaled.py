@@ -16,7 +16,7 @@ from octavo.kernels.scaled import FLOAT8, INT8, LARGEST
 from octavo.kernels.triton import linear_float8, linear_stream
 from octavo.kernels.triton.grouped import choose_parts
 from octavo.kernels.triton.int8_kernel import BLOCK_K, int8_kernel
-from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch, num_multiprocessors
+from octavo.kernels.triton.launch import IS_INTERPRETED, aligned_rows, dependent_launch, num_multiprocessors
 from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
 from octavo.platforms import compute_capability
 
@@ -176,10 +176,10 @@ class Float8Linear(LinearOp):
         gemm = (len(x), num_channels, x.shape[1])
         stream_tile = linear_stream.choose_float8_tile(*gemm, is_gated=is_gated, num_sms=self._num_sms)
         if stream_tile is not None:
-            if x.stride(1) != 1 or x.data_ptr() % 16 or x.stride(0) % 8:
-                x = x.clone(memory_format=torch.contiguous_format)
             y = x.new_empty(len(x), num_channels)
-            linear_stream.stream_linear(x, self._weight, self._bias, y, activation, stream_tile, self._scales)
+            linear_stream.stream_linear(
+                aligned_rows(x), self._weight, self._bias, y, activation, stream_tile, self._scales
+            )
             return y
         tile = linear_float8.choose_tile(*gemm, is_gated=is_gated, num_sms=self._num_sms)
         if tile is None:
