@@ -10,7 +10,7 @@ import msgspec
 from octavo.cli.parser import Parser
 from octavo.errors import ConfigError
 from octavo.hub.families import generic
-from octavo.hub.families.registry import FAMILIES
+from octavo.hub.families.registry import FAMILIES, family_of
 from octavo.hub.purpose import Purpose, purpose_of
 from octavo.hub.splade import SPLADE
 from octavo.models.parity import ArchitectureCases, ParityRecord, ParityRun, read_record
@@ -87,7 +87,7 @@ def run(arguments: Sequence[str]) -> int:
 def all_rows(record: ParityRecord | None) -> list[Row]:
     """The families' architectures by name, then those that parity tests ran with the library's modules."""
     octavo, library = ({}, {}) if record is None else (record.octavo, record.transformers)
-    families = [_row(name, FAMILIES[name].model, "own", octavo.get(name)) for name in sorted(FAMILIES)]
+    families = [_row(name, family_of(name).model, "own", octavo.get(name)) for name in sorted(FAMILIES)]
     return families + [_row(name, generic.MODEL, "transformers", library[name]) for name in sorted(library)]
 
 

@@ -7,7 +7,7 @@ from octavo.config.values import ModelImpl
 from octavo.errors import UnsupportedModelError
 from octavo.hub.decoder_config import DecoderFamily
 from octavo.hub.families import generic
-from octavo.hub.families.registry import FAMILIES, unsupported_architecture
+from octavo.hub.families.registry import FAMILIES, family_of, unsupported_architecture
 from octavo.hub.model_config import ModelConfig
 
 _TEXT = "text_config"
@@ -41,9 +41,8 @@ def parse_config(raw: dict[str, Any], model_impl: ModelImpl = "auto") -> ModelCo
 
 
 def _parse(architecture: str, values: dict[str, Any]) -> ModelConfig:
-    family = FAMILIES.get(architecture)
-    if family is not None:
-        return family.parse(architecture, values)
+    if architecture in FAMILIES:
+        return family_of(architecture).parse(architecture, values)
     model_type = values.get("model_type")
     unknown = DecoderFamily("", model_type if isinstance(model_type, str) else "", {})
     try:

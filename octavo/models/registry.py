@@ -1,11 +1,11 @@
 """Builds the model of a configuration. Architectures are registered in :mod:`octavo.hub.families.registry`."""
 
-import importlib
+from pkgutil import resolve_name
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub.families import generic
 from octavo.hub.families.generic import GenericFields
-from octavo.hub.families.registry import FAMILIES, unsupported_architecture
+from octavo.hub.families.registry import FAMILIES, family_of, unsupported_architecture
 from octavo.hub.model_config import ModelConfig
 from octavo.layers.build import Build
 from octavo.layers.pooling import Pooler
@@ -51,8 +51,7 @@ def build_pooled(config: ModelConfig, build: Build, max_positions: int) -> Poole
 
 
 def _model_class(config: ModelConfig) -> type:
-    module, _, name = _model_of(config).partition(":")
-    found: type = getattr(importlib.import_module(module), name)
+    found: type = resolve_name(_model_of(config))
     return found
 
 
@@ -63,4 +62,4 @@ def _model_of(config: ModelConfig) -> str:
     if config.architecture not in FAMILIES:
         has_own_code = "auto_map" in config.raw
         raise UnsupportedModelError(unsupported_architecture(config.architecture, has_own_code=has_own_code))
-    return FAMILIES[config.architecture].model
+    return family_of(config.architecture).model

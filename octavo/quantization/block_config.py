@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from octavo.kernels import FORMATS
 from octavo.quantization.blocks import BlockScheme
@@ -76,12 +76,21 @@ def parse_gguf(raw: Mapping[str, Any], options: SchemeOptions) -> QuantizationCo
     return GGUFConfig(options.plain, types) if types else Unquantized(options.plain)
 
 
-def round_to_integers(name: str, options: SchemeOptions) -> RoundedConfig:
-    """Round unquantised weights as they are loaded, to ``int8`` or ``int4``."""
+def round_to_int8(options: SchemeOptions) -> RoundedConfig:
+    """Round unquantised weights to eight bits as they are loaded."""
+    return _round_to_integers("int8", options)
+
+
+def round_to_int4(options: SchemeOptions) -> RoundedConfig:
+    """Round unquantised weights to four bits as they are loaded, but for the head's, which have eight."""
+    return _round_to_integers("int4", options)
+
+
+def _round_to_integers(name: Literal["int8", "int4"], options: SchemeOptions) -> RoundedConfig:
     # Four bits are too few for an embedding, and the head's errors go straight into the logits.
     if options.has_blocks:
         return RoundedConfig(options.plain, BlockScheme(name), BlockScheme("int8"))
-    layers = RoundedScheme("int4" if name == "int4" else "int8", options.deterministic)
+    layers = RoundedScheme(name, options.deterministic)
     return RoundedConfig(options.plain, layers, RoundedScheme("int8", options.deterministic))
 
 

@@ -1,49 +1,41 @@
 """Decides how a model's weights are quantised, from its checkpoint and the setting ``quantization``.
 
-To add a method, write its parser in a file beside this one and add it to :data:`METHODS`.
+To add a method, write its parser in a file beside this one and add it to :data:`METHODS`. Parsers are imported for the
+models that need them.
 """
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
+from pkgutil import resolve_name
 from typing import Any
 
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, UnsupportedModelError
 from octavo.hub.config_values import quote
 from octavo.hub.model_config import ModelConfig
-from octavo.quantization.awq import parse_awq
-from octavo.quantization.bitsandbytes import parse_bitsandbytes
-from octavo.quantization.block_config import parse_gguf, round_to_integers, round_to_mxfp4
 from octavo.quantization.blocks import MADE_AT_LOAD
-from octavo.quantization.compressed_tensors import parse_compressed_tensors
 from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
-from octavo.quantization.float8_config import parse_float8, round_to_float8
-from octavo.quantization.gptq import parse_gptq
-from octavo.quantization.modelopt import parse_modelopt
-from octavo.quantization.mxfp4 import parse_mxfp4
-from octavo.quantization.quark import parse_quark
-from octavo.quantization.torchao import parse_torchao
 
-ROUNDED: dict[str, Callable[[SchemeOptions], QuantizationConfig]] = {
-    "fp8": round_to_float8,
-    "mxfp4": round_to_mxfp4,
-    **{name: partial(round_to_integers, name) for name in MADE_AT_LOAD},
+ROUNDED: dict[str, str] = {
+    "fp8": "octavo.quantization.float8_config:round_to_float8",
+    "mxfp4": "octavo.quantization.block_config:round_to_mxfp4",
+    "int8": "octavo.quantization.block_config:round_to_int8",
+    "int4": "octavo.quantization.block_config:round_to_int4",
 }
-"""Values of the setting that round unquantised weights as they are loaded → how."""
+"""Values of the setting that round unquantised weights as they are loaded → how, as ``module:function``."""
 
-METHODS: dict[str, Callable[[Mapping[str, Any], SchemeOptions], QuantizationConfig]] = {
-    "awq": parse_awq,
-    "bitsandbytes": parse_bitsandbytes,
-    "compressed-tensors": parse_compressed_tensors,
-    "fp8": parse_float8,
-    "gguf": parse_gguf,
-    "gptq": parse_gptq,
-    "modelopt": parse_modelopt,
-    "mxfp4": parse_mxfp4,
-    "quark": parse_quark,
-    "torchao": parse_torchao,
+METHODS: dict[str, str] = {
+    "awq": "octavo.quantization.awq:parse_awq",
+    "bitsandbytes": "octavo.quantization.bitsandbytes:parse_bitsandbytes",
+    "compressed-tensors": "octavo.quantization.compressed_tensors:parse_compressed_tensors",
+    "fp8": "octavo.quantization.float8_config:parse_float8",
+    "gguf": "octavo.quantization.block_config:parse_gguf",
+    "gptq": "octavo.quantization.gptq:parse_gptq",
+    "modelopt": "octavo.quantization.modelopt:parse_modelopt",
+    "mxfp4": "octavo.quantization.mxfp4:parse_mxfp4",
+    "quark": "octavo.quantization.quark:parse_quark",
+    "torchao": "octavo.quantization.torchao:parse_torchao",
 }
-"""``quant_method`` of checkpoints → parser of their ``quantization_config``."""
+"""``quant_method`` of checkpoints → parser of their ``quantization_config``, as ``module:function``."""
 
 
 def resolve_quantization(
@@ -83,7 +75,7 @@ def resolve_quantization(
                 f"quantization is {wanted!r}, but the checkpoint is not quantised; leave it out, or use one of "
                 f"{', '.join(ROUNDED)}."
             )
-        return ROUNDED[wanted](options)
+        return rounded_quantization(wanted, options)
     stored, method = stored_quantization(config, options), config.quantization["quant_method"]
     if method != wanted:
         raise ConfigError(f"quantization is {wanted!r}, but the checkpoint is quantised by {method!r}; leave it out.")
@@ -104,4 +96,20 @@ def stored_quantization(config: ModelConfig, options: SchemeOptions) -> Quantiza
             f"The checkpoint holds quantised weights ({quote(method)}), which are not supported; supported are "
             f"{', '.join(METHODS)}."
         )
-    return METHODS[method](config.quantization, options)
+    return parsed_quantization(method, config.quantization, options)
+
+
+def rounded_quantization(name: str, options: SchemeOptions) -> QuantizationConfig:
+    """How layers are stored that one of :data:`ROUNDED` rounds."""
+    quantization: QuantizationConfig = resolve_name(ROUNDED[name])(options)
+    return quantization
+
+
+def parsed_quantization(method: str, raw: Mapping[str, Any], options: SchemeOptions) -> QuantizationConfig:
+    """How layers are stored that a ``quantization_config`` of one of :data:`METHODS` describes.
+
+    Raises:
+        UnsupportedModelError: in a way that is not supported.
+    """
+    quantization: QuantizationConfig = resolve_name(METHODS[method])(raw, options)
+    return quantization

@@ -23,7 +23,7 @@ from octavo.planning.memory import (
 )
 from octavo.platforms import ImaginedGpu
 from octavo.quantization.config import SchemeOptions
-from octavo.quantization.resolve import ROUNDED
+from octavo.quantization.resolve import rounded_quantization
 from octavo.records import Plan
 
 
@@ -76,7 +76,7 @@ def test_a_decode_step_reads_everything_but_an_untied_embedding() -> None:
 @pytest.mark.parametrize("tie_word_embeddings", [True, False])
 def test_parameters_are_counted_however_they_are_stored(method: str, tie_word_embeddings: bool) -> None:
     config = replace(tiny_config(tie_word_embeddings=tie_word_embeddings), hidden_size=256, intermediate_size=512)
-    stored = ROUNDED[method](SchemeOptions(has_float8=True))
+    stored = rounded_quantization(method, SchemeOptions(has_float8=True))
     size = model_size(config, torch.bfloat16, stored)
     assert size.num_parameters == num_parameters(config)
     assert size.weight_bytes < 2 * size.num_parameters
@@ -98,7 +98,7 @@ def test_weights_are_grouped_by_purpose_and_format(tie_word_embeddings: bool) ->
         "moe_intermediate_size": 64,
         "tie_word_embeddings": tie_word_embeddings,
     }
-    size = model_size(parse_config(raw), torch.bfloat16, ROUNDED["int4"](SchemeOptions()))
+    size = model_size(parse_config(raw), torch.bfloat16, rounded_quantization("int4", SchemeOptions()))
     groups = {(group.purpose, group.format): (group.num_bytes, group.num_read) for group in size.weights}
     experts, embedding = 2 * 2 * 8 * 3 * 128 * 64, 2 * 100 * 128
     assert groups["experts", "bfloat16"] == (experts, experts // 4)

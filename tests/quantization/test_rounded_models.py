@@ -11,9 +11,9 @@ from octavo.kernels.grouped import ZERO_STEP, Rounding, dequantize, round_weight
 from octavo.layers.build import Build
 from octavo.layers.linear import Linear
 from octavo.platforms.native import native_kernels
-from octavo.quantization.block_config import round_to_integers
+from octavo.quantization.block_config import round_to_int4
 from octavo.quantization.config import SchemeOptions
-from octavo.quantization.resolve import ROUNDED, resolve_quantization
+from octavo.quantization.resolve import resolve_quantization, rounded_quantization
 from octavo.quantization.rounded import GROUPS, RoundedScheme, RoundedValues
 from octavo.quantization.scheme import PlainScheme
 
@@ -49,7 +49,7 @@ def test_groups_of_one_sign(sign: int) -> None:
 def test_layers_are_rounded_as_they_are_loaded(name: Rounding, is_transposed: bool) -> None:
     """MXFP4 is kept in the compute type where there are no kernels that unpack it, with the same values."""
     for options in (SchemeOptions(has_groups=True), SchemeOptions()):
-        build = Build(ROUNDED[name](options), is_transposed=is_transposed)
+        build = Build(rounded_quantization(name, options), is_transposed=is_transposed)
         layer = build.linear("qkv", 256, {"q": 40, "k": 24})
         is_packed = options.has_groups or name != "mxfp4"
         assert isinstance(layer, Linear)
@@ -72,7 +72,7 @@ def check_rounding(layer: Linear, name: Rounding, *, is_transposed: bool) -> Non
 
 
 def test_layers_that_do_not_fit_and_heads() -> None:
-    build = Build(round_to_integers("int4", SchemeOptions()))
+    build = Build(round_to_int4(SchemeOptions()))
     layer = build.linear("proj", 128 + 32, 16)
     assert isinstance(layer, Linear) and isinstance(layer.scheme, PlainScheme)
     assert build.quantization.head_scheme("lm_head") == RoundedScheme("int8")

@@ -15,7 +15,7 @@ from octavo.layers.build import Build
 from octavo.layers.weights import collect_slots
 from octavo.models.registry import build_model
 from octavo.quantization.config import SchemeOptions
-from octavo.quantization.resolve import METHODS
+from octavo.quantization.resolve import parsed_quantization
 
 sys.path.append(str(Path(__file__).parents[1] / "execution"))
 
@@ -68,7 +68,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[tuple[int, int], torch.Generato
 @pytest.mark.parametrize("case", CASES)
 def test_experts_have_the_weights_that_their_tensors_stand_for(case: str) -> None:
     raw, store = CASES[case]
-    quantization = METHODS[raw["quant_method"]](raw, SchemeOptions())
+    quantization = parsed_quantization(raw["quant_method"], raw, SchemeOptions())
     model = build_model(tiny_config("Qwen3MoeForCausalLM", ("full_attention",), None), Build(quantization), MAX_LEN)
     random = torch.Generator().manual_seed(0)
     slots = collect_slots(model)
@@ -91,7 +91,7 @@ def test_experts_have_the_weights_that_their_tensors_stand_for(case: str) -> Non
 
 def test_excluded_experts_are_values() -> None:
     raw = CASES["gptq"][0] | {"dynamic": {r"-:.*\.experts\.": {}}}
-    build = Build(METHODS["gptq"](raw, SchemeOptions()))
+    build = Build(parsed_quantization("gptq", raw, SchemeOptions()))
     slots = collect_slots(build_model(tiny_config("Qwen3MoeForCausalLM", ("full_attention",), None), build, MAX_LEN))
     assert f"{MODULE}.0.gate_proj.weight" in slots and f"{MODULE}.0.gate_proj.qweight" not in slots
     assert "model.layers.0.self_attn.o_proj.qweight" in slots

@@ -1,58 +1,15 @@
 """The families of models, by the architecture that a config.json names.
 
-To add a family, write its reading rules in a file beside this one and add its architectures to :data:`FAMILIES`.
+To add a family, write its reading rules in a file beside this one, as a table ``FAMILIES``, and list the file with its
+architectures here. A file is imported when a model of its family is: reading all of them takes longer than the rest of
+a configuration.
 """
 
 import difflib
+from pkgutil import resolve_name
 from typing import Any, Protocol
 
-from octavo.hub.families import (
-    baichuan,
-    bert,
-    bloom,
-    cohere,
-    cohere_moe,
-    dbrx,
-    deepseek,
-    ernie_moe,
-    falcon,
-    gated_moe,
-    gemma,
-    gemma3n,
-    glm_moe,
-    gpt2,
-    gpt_neo,
-    gpt_neox,
-    gpt_oss,
-    gptj,
-    granite,
-    hunyuan4,
-    hunyuan_moe,
-    indexed,
-    jais2,
-    llama,
-    llama4,
-    llama_variants,
-    longcat,
-    mamba2,
-    mimo2,
-    mixtral,
-    modernbert,
-    mpt,
-    nemotron,
-    olmo,
-    olmo1,
-    olmo_moe,
-    opt,
-    orion,
-    persimmon,
-    phi,
-    qwen,
-    qwen_moe,
-    rotary_bert,
-    stablelm,
-    starcoder2,
-)
+from octavo.hub.encoder_config import HEADS
 from octavo.hub.model_config import ModelConfig
 
 
@@ -78,53 +35,181 @@ class Family(Protocol):
         ...
 
 
-_ENCODERS: dict[str, Family] = {**bert.FAMILIES, **rotary_bert.FAMILIES, **modernbert.FAMILIES}
+def _with_heads(*prefixes: str) -> tuple[str, ...]:
+    return tuple(prefix + head for prefix in prefixes for head in HEADS)
 
-FAMILIES: dict[str, Family] = {
-    **llama.FAMILIES,
-    **llama4.FAMILIES,
-    **llama_variants.FAMILIES,
-    **qwen.FAMILIES,
-    **gemma.FAMILIES,
-    **gemma3n.FAMILIES,
-    **granite.FAMILIES,
-    **olmo.FAMILIES,
-    **deepseek.FAMILIES,
-    **indexed.FAMILIES,
-    **longcat.FAMILIES,
-    **gpt_oss.FAMILIES,
-    **mimo2.FAMILIES,
-    **mixtral.FAMILIES,
-    **qwen_moe.FAMILIES,
-    **olmo_moe.FAMILIES,
-    **glm_moe.FAMILIES,
-    **gated_moe.FAMILIES,
-    **hunyuan_moe.FAMILIES,
-    **hunyuan4.FAMILIES,
-    **ernie_moe.FAMILIES,
-    **cohere_moe.FAMILIES,
-    **dbrx.FAMILIES,
-    **mamba2.FAMILIES,
-    **baichuan.FAMILIES,
-    **bloom.FAMILIES,
-    **cohere.FAMILIES,
-    **falcon.FAMILIES,
-    **gpt2.FAMILIES,
-    **gpt_neo.FAMILIES,
-    **gpt_neox.FAMILIES,
-    **gptj.FAMILIES,
-    **jais2.FAMILIES,
-    **mpt.FAMILIES,
-    **nemotron.FAMILIES,
-    **olmo1.FAMILIES,
-    **opt.FAMILIES,
-    **orion.FAMILIES,
-    **persimmon.FAMILIES,
-    **phi.FAMILIES,
-    **stablelm.FAMILIES,
-    **starcoder2.FAMILIES,
-    **_ENCODERS,
+
+_DECODERS = {
+    "llama": (
+        "LlamaForCausalLM",
+        "MistralForCausalLM",
+    ),
+    "llama4": ("Llama4ForCausalLM",),
+    "llama_variants": (
+        "LLaMAForCausalLM",
+        "AquilaForCausalLM",
+        "XverseForCausalLM",
+        "InternLMForCausalLM",
+        "InternLM2ForCausalLM",
+        "IQuestCoderForCausalLM",
+        "ExaoneForCausalLM",
+        "Phi3ForCausalLM",
+        "GlmForCausalLM",
+        "Glm4ForCausalLM",
+        "SmolLM3ForCausalLM",
+        "ArceeForCausalLM",
+        "ApertusForCausalLM",
+        "SeedOssForCausalLM",
+        "Ernie4_5ForCausalLM",
+        "HeliumForCausalLM",
+        "CwmForCausalLM",
+        "MinistralForCausalLM",
+        "Ministral3ForCausalLM",
+        "HunYuanDenseV1ForCausalLM",
+        "InternLM3ForCausalLM",
+    ),
+    "qwen": (
+        "Qwen2ForCausalLM",
+        "MiMoForCausalLM",
+        "Qwen3ForCausalLM",
+    ),
+    "gemma": (
+        "GemmaForCausalLM",
+        "Gemma2ForCausalLM",
+        "Gemma3ForCausalLM",
+        "VaultGemmaForCausalLM",
+    ),
+    "gemma3n": (
+        "Gemma3nForCausalLM",
+        "Gemma3nForConditionalGeneration",
+    ),
+    "granite": (
+        "GraniteForCausalLM",
+        "GraniteMoeHybridForCausalLM",
+        "GraniteMoeForCausalLM",
+        "GraniteMoeSharedForCausalLM",
+        "GraniteSWAForCausalLM",
+        "GraniteMoeSWAForCausalLM",
+        "HyperCLOVAXForCausalLM",
+        "MiniCPMForCausalLM",
+        "MiniCPM3ForCausalLM",
+        "TeleFLMForCausalLM",
+    ),
+    "olmo": (
+        "Olmo2ForCausalLM",
+        "Olmo3ForCausalLM",
+        "Exaone4ForCausalLM",
+    ),
+    "deepseek": (
+        "DeepseekV2ForCausalLM",
+        "DeepseekV3ForCausalLM",
+        "Glm4MoeLiteForCausalLM",
+        "AXK1ForCausalLM",
+    ),
+    "indexed": (
+        "DeepseekV32ForCausalLM",
+        "GlmMoeDsaForCausalLM",
+    ),
+    "longcat": ("LongcatFlashForCausalLM",),
+    "gpt_oss": ("GptOssForCausalLM",),
+    "mimo2": ("MiMoV2FlashForCausalLM",),
+    "mixtral": (
+        "MixtralForCausalLM",
+        "MiniMaxM2ForCausalLM",
+        "PhimoeForCausalLM",
+        "PhiMoEForCausalLM",
+    ),
+    "qwen_moe": (
+        "Qwen2MoeForCausalLM",
+        "Qwen3MoeForCausalLM",
+        "MellumForCausalLM",
+        "FlintForCausalLM",
+    ),
+    "olmo_moe": (
+        "OlmoeForCausalLM",
+        "FlexOlmoForCausalLM",
+    ),
+    "glm_moe": (
+        "Glm4MoeForCausalLM",
+        "Dots1ForCausalLM",
+        "ExaoneMoeForCausalLM",
+        "SolarOpenForCausalLM",
+        "ExaoneMoEForCausalLM",
+    ),
+    "gated_moe": (
+        "AfmoeForCausalLM",
+        "LagunaForCausalLM",
+    ),
+    "hunyuan_moe": (
+        "HunYuanMoEV1ForCausalLM",
+        "HYV3ForCausalLM",
+    ),
+    "hunyuan4": ("HYV4ForCausalLM",),
+    "ernie_moe": ("Ernie4_5_MoeForCausalLM",),
+    "cohere_moe": ("Cohere2MoeForCausalLM",),
+    "dbrx": ("DbrxForCausalLM",),
+    "mamba2": ("Mamba2ForCausalLM",),
+    "baichuan": (
+        "BaiChuanForCausalLM",
+        "BaichuanForCausalLM",
+    ),
+    "bloom": ("BloomForCausalLM",),
+    "cohere": (
+        "CohereForCausalLM",
+        "Cohere2ForCausalLM",
+    ),
+    "falcon": ("FalconForCausalLM",),
+    "gpt2": (
+        "GPT2LMHeadModel",
+        "GPTBigCodeForCausalLM",
+    ),
+    "gpt_neo": ("GPTNeoForCausalLM",),
+    "gpt_neox": ("GPTNeoXForCausalLM",),
+    "gptj": (
+        "GPTJForCausalLM",
+        "CodeGenForCausalLM",
+    ),
+    "jais2": ("Jais2ForCausalLM",),
+    "mpt": (
+        "MptForCausalLM",
+        "MPTForCausalLM",
+    ),
+    "nemotron": ("NemotronForCausalLM",),
+    "olmo1": ("OlmoForCausalLM",),
+    "opt": ("OPTForCausalLM",),
+    "orion": ("OrionForCausalLM",),
+    "persimmon": ("PersimmonForCausalLM",),
+    "phi": ("PhiForCausalLM",),
+    "stablelm": ("StableLmForCausalLM",),
+    "starcoder2": ("Starcoder2ForCausalLM",),
 }
+"""Files beside this one → the architectures that they read; encoders follow."""
+
+_ENCODERS = {
+    "bert": (
+        *_with_heads("Bert", "Roberta", "XLMRoberta", "DistilBert"),
+        "HF_ColBERT",
+        "BertSpladeSparseEmbeddingModel",
+    ),
+    "rotary_bert": (
+        *_with_heads("NomicBert", "Gte", "New", "GteNew", "JinaEmbeddingsV3"),
+        "ColBERTJinaRobertaModel",
+    ),
+    "modernbert": (*_with_heads("ModernBert"), "ColBERTModernBertModel"),
+}
+
+FAMILIES: dict[str, str] = {
+    name: f"octavo.hub.families.{file}:FAMILIES" for file, names in (_DECODERS | _ENCODERS).items() for name in names
+}
+"""Architecture → the table that has its :class:`Family`, as ``module:table``."""
+
+_ENCODER_NAMES = frozenset(name for names in _ENCODERS.values() for name in names)
+
+
+def family_of(architecture: str) -> Family:
+    """The family of one of :data:`FAMILIES`; imports its file."""
+    family: Family = resolve_name(FAMILIES[architecture])[architecture]
+    return family
 
 
 def unsupported_architecture(architecture: str, *, has_own_code: bool = False) -> str:
@@ -142,4 +227,4 @@ def unsupported_architecture(architecture: str, *, has_own_code: bool = False) -
 
 
 def _names(*, is_encoder: bool) -> list[str]:
-    return [name for name in FAMILIES if (name in _ENCODERS) is is_encoder]
+    return [name for name in FAMILIES if (name in _ENCODER_NAMES) is is_encoder]
