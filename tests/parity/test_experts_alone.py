@@ -26,7 +26,7 @@ def figures(output: RequestOutput) -> list[float]:
 def test_neighbours_do_not_change_a_bit(
     name: str, dtype: str, checkpoint: Callable[[str], Checkpoint], start: Callable[..., LLM]
 ) -> None:
-    llm = start(checkpoint(name), dtype=dtype, device="cpu", enable_prefix_caching=False)
+    llm = start(checkpoint(name), dtype=dtype, device="cpu", enable_prefix_caching=False, block_size=16)
     alone = [figures(llm.generate([prompt], PARAMS, use_tqdm=False)[0]) for prompt in PROMPTS]
     assert [figures(output) for output in llm.generate(PROMPTS, PARAMS, use_tqdm=False)] == alone
 
