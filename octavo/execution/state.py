@@ -109,7 +109,7 @@ class BatchState(DeviceState):
         if changes[0]:
             record = np.stack((np.concatenate(changes[0]), np.concatenate(changes[1], dtype=np.int64)))
             on_device = to_device(record, self.arena.device)
-            self.arena[on_device[0]] = on_device[1].int()
+            self.arena.index_copy_(0, on_device[0], on_device[1].int())
 
     def _add_row(self, changes: Changes, row: NewRow, step: Step) -> None:
         self._unread[row.slot] = row.token_ids

@@ -50,6 +50,7 @@ class StepPart:
     @classmethod
     def joined(cls, parts: list["StepPart"]) -> "StepPart":
         """The rows of all of them, in order; at least one is given."""
+        parts = [part for part in parts if len(part.slots)] or parts[:1]
         if len(parts) == 1:
             return parts[0]
         return cls(

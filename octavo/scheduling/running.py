@@ -8,6 +8,8 @@ from octavo.scheduling.batch import Changes
 from octavo.scheduling.request import Request
 from octavo.scheduling.rows import Counts, Rows, Slots, StepPart
 
+_NO_COUNTS = np.empty(0, np.int32)
+
 
 class Running:
     """The requests that have a slot.
@@ -47,6 +49,8 @@ class Running:
         """
         if self._newest:
             self._publish_newest()
+        if not len(self.rows):
+            return StepPart(self.rows.order, _NO_COUNTS, _NO_COUNTS, _NO_COUNTS), []
         slots, num_scheduled = self.rows.order, self.rows.num_wanted()
         budget = self._plan.token_budget
         if len(slots) * (1 + self._max_drafts) > budget or not self.rows.are_steady(num_scheduled):
