@@ -273,6 +273,18 @@ PyObject* py_gate(PyObject*, PyObject* const* values, Py_ssize_t count) {
     return execute_one(make_operation(gate));
 }
 
+PyObject* py_add(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    AddValues add{};
+    add.x = arguments.address<void>();
+    add.y = arguments.address<void>();
+    add.to = arguments.address<void>();
+    add.count = arguments.integer();
+    add.type = arguments.type();
+    if (!arguments.are_right()) return nullptr;
+    return execute_one(make_operation(add));
+}
+
 PyObject* py_gather(PyObject*, PyObject* const* values, Py_ssize_t count) {
     Arguments arguments(values, count);
     Gather gather{};
@@ -580,6 +592,7 @@ PyMethodDef g_methods[] = {
     OCTAVO_METHOD(set_num_threads), OCTAVO_METHOD(num_threads),    OCTAVO_METHOD(start_tape),
     OCTAVO_METHOD(end_tape),        OCTAVO_METHOD(replay),         OCTAVO_METHOD(packed_bytes),
     OCTAVO_METHOD(quantize),        OCTAVO_METHOD(pack),            OCTAVO_METHOD(gather_packed),  OCTAVO_METHOD(linear),
+    OCTAVO_METHOD(add),
     OCTAVO_METHOD(rms_norm),        OCTAVO_METHOD(gate),           OCTAVO_METHOD(gather),
     OCTAVO_METHOD(prepare_inputs),  OCTAVO_METHOD(append_tokens),   OCTAVO_METHOD(argmax),
     OCTAVO_METHOD(sample),

@@ -8,10 +8,10 @@ namespace octavo {
 namespace {
 
 template <class T>
-void add_row(T* sum, const T* x, int64_t size) {
+void add_row(const T* x, const T* y, T* to, int64_t size) {
     int64_t i = 0;
-    for (; i + kLanes <= size; i += kLanes) store(sum + i, load(sum + i) + load(x + i));
-    if (i < size) store_some(sum + i, load_some(sum + i, size - i) + load_some(x + i, size - i), size - i);
+    for (; i + kLanes <= size; i += kLanes) store(to + i, load(x + i) + load(y + i));
+    if (i < size) store_some(to + i, load_some(x + i, size - i) + load_some(y + i, size - i), size - i);
 }
 
 template <class T, class W>
@@ -20,7 +20,7 @@ void norm_rows(const RmsNorm& norm, int64_t first, int64_t last) {
         const T* x = static_cast<const T*>(norm.x) + row * norm.size;
         if (norm.residual != nullptr) {
             T* residual = static_cast<T*>(norm.residual) + row * norm.size;
-            add_row(residual, x, norm.size);
+            add_row(residual, x, residual, norm.size);
             x = residual;
         }
         rms_norm_row(x, static_cast<T*>(norm.to) + row * norm.size, static_cast<const W*>(norm.weight), norm.size,
@@ -60,6 +60,14 @@ void Gate::run(int64_t chunk) const {
         gate_rows<float>(*this, first, last);
     else
         type == kBFloat16 ? gate_rows<BFloat16>(*this, first, last) : gate_rows<Float16>(*this, first, last);
+}
+
+void AddValues::run(int64_t chunk) const {
+    const int64_t first = chunk * kChunk, size = std::min(kChunk, count - first);
+    by_type(type, [&](auto value) {
+        using T = decltype(value);
+        add_row(static_cast<const T*>(x) + first, static_cast<const T*>(y) + first, static_cast<T*>(to) + first, size);
+    });
 }
 
 void Gather::run(int64_t chunk) const {

@@ -18,7 +18,11 @@ QUERY_SCALE = "query_scale"
 """Name of the table of factors on queries."""
 
 
-class RotaryEmbedding(nn.Module):
+class PositionTables(nn.Module):
+    """Buffers of one row per position, which planning counts."""
+
+
+class RotaryEmbedding(PositionTables):
     """Cosine and sine tables of all positions (arXiv:2104.09864).
 
     Args:
@@ -49,7 +53,7 @@ class RotaryEmbedding(nn.Module):
         return gather_rows(self.cos, positions), gather_rows(self.sin, positions)
 
 
-class QueryScale(nn.Module):
+class QueryScale(PositionTables):
     """Factors on queries by their position; see :class:`QueryScaling`."""
 
     factors: torch.Tensor

@@ -9,7 +9,7 @@ from octavo.execution.graphs import ladder
 from octavo.hub.model_config import ModelConfig
 from octavo.layers.build import Build
 from octavo.layers.moe import SparseMLP
-from octavo.layers.rotary import QueryScale, RotaryEmbedding
+from octavo.layers.rotary import PositionTables
 from octavo.models.base import cache_specs
 from octavo.models.registry import build_model, build_pooled
 from octavo.parallel import ONE_DEVICE, TensorParallel
@@ -99,7 +99,7 @@ def model_size(
             model: nn.Module = make(config, build, 1)
     finally:
         torch.set_default_dtype(before)
-    tables = [module for module in model.modules() if isinstance(module, (RotaryEmbedding, QueryScale))]
+    tables = [module for module in model.modules() if isinstance(module, PositionTables)]
     return ModelSize(
         num_parameters=_count_parameters(model),
         weights=weight_groups(model, is_tied=config.tie_word_embeddings),

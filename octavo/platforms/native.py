@@ -106,6 +106,9 @@ class NativeKernels(Protocol):
     def gate(self, x: int, to: int, num_rows: int, size: int, gate: int, x_type: int) -> None:
         """``act(x₁) · x₂`` for the halves of each row."""
 
+    def add(self, x: int, y: int, to: int, count: int, x_type: int) -> None:
+        """``x + y``, value by value."""
+
     def gather(self, table: int, index: int, to: int, num_rows: int, row_bytes: int) -> None:
         """Rows of a table."""
 

@@ -2,10 +2,13 @@
 
 import pytest
 import torch
+import transformers
 from engine_requests import engine_request
-from tiny_engine import VOCAB, TinyEngine, tiny_config, tiny_model, tokens
+from tiny_engine import MAX_LEN, VOCAB, TinyEngine, tiny_config, tiny_model, tokens
 
 from octavo.execution.recorded import RecordedSteps
+from octavo.hub import ModelConfig
+from octavo.hub.config_file import parse_config
 from octavo.layers.build import Build
 from octavo.layers.decoder import RotaryAttention
 from octavo.layers.head_terms import AttentionTerms, alibi_slopes
@@ -50,6 +53,18 @@ def test_a_replayed_step_computes_the_same(architecture: str, has_terms: bool, p
     model = tiny_model(config)
     if has_terms:
         add_terms(model)
+    check_replays(config, model, params)
+
+
+def test_steps_of_the_librarys_modules_are_replayed() -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    raw = transformers.LlamaConfig(**sizes, vocab_size=VOCAB, max_position_embeddings=MAX_LEN, eos_token_id=None)
+    config = parse_config(raw.to_dict() | {"architectures": ["LlamaForCausalLM"], "dtype": "float32"}, "transformers")
+    check_replays(config, tiny_model(config), SamplingParams(temperature=0, max_tokens=20, logprobs=1))
+
+
+def check_replays(config: ModelConfig, model: CausalLM, params: SamplingParams) -> None:
+    """Compare an engine that records its steps with one that does not."""
     prompts = [[(7 * row + index) % VOCAB for index in range(5 + 6 * row)] for row in range(3)]
     requests = [engine_request(str(row), prompt, params) for row, prompt in enumerate(prompts)]
     engines = [TinyEngine(config, model, block_size=16) for _ in range(2)]

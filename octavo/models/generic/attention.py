@@ -13,7 +13,7 @@ from octavo.kernels import NO_TERMS, AttentionSpec, HeadTerms, RopeTables
 from octavo.layers.attention import Attention
 from octavo.layers.build import Build
 from octavo.layers.context import StepContext
-from octavo.models.generic.behaviour import signed_sine
+from octavo.models.generic.behaviour import has_equal_halves, signed_sine
 from octavo.models.generic.division import Division
 from octavo.models.generic.rebind import original, rebind
 from octavo.models.generic.trace import ROTARY, SINKS, AttentionCall
@@ -44,11 +44,11 @@ class AttentionCalls(nn.Module):
         self._has_equal_halves: bool | None = None
         self._next = 0
         self._step: StepContext | None = None
-        # Of the next call; of calls whose queries and keys come rotated, the smallest that turns nothing; of others.
+        self._positions: torch.Tensor | None = None
+        # Of the next call; of calls whose queries and keys come rotated, the smallest that turns nothing.
         self._rope: RopeTables | None = None
         self._still: RopeTables | None = None
-        self._table: RopeTables | None = None
-        self._cosine: torch.Tensor | None = None
+        self._tables: list[tuple[torch.Tensor, RopeTables]] = []
 
     def attach(self, base: nn.Module) -> None:
         """Let the library's modules find these layers, and leave rotation to them where it is the usual one."""
@@ -60,24 +60,25 @@ class AttentionCalls(nn.Module):
 
     def begin(self, positions: torch.Tensor, step: StepContext) -> None:
         """Start a step with tokens at ``positions``, ``[T]``."""
-        ones = torch.ones(len(positions), 1, _LEAST_ROTARY, dtype=self._dtype, device=positions.device)
-        self._still = ones, torch.zeros_like(ones)
-        self._rope = self._still
-        self._step = step
+        self._positions, self._step = positions, step
         self._next = 0
+
+    def note_tables(self, cos: torch.Tensor, tables: RopeTables) -> None:
+        """Take the kernels' tables that belong to cosines which the library's modules are about to get."""
+        self._tables.append((cos, tables))
 
     def _take_tables(
         self, rotate: Callable[..., Any], q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     ) -> Any:
         """Stands in for the library's function: queries and keys stay as they are, and their layer rotates them."""
-        if self._has_equal_halves is None:  # once, in the first step, which is not captured
-            self._has_equal_halves = all(torch.equal(*table.chunk(2, -1)) for table in (cos, sin))
-        if not self._has_equal_halves:
-            return rotate(q, k, cos, sin)
-        if cos is not self._cosine:
-            self._cosine = cos
-            self._table = cos[0][:, None].to(self._dtype), signed_sine(sin)[0][:, None].to(self._dtype)
-        self._rope = self._table
+        self._rope = next((tables for noted, tables in self._tables if noted is cos), None)
+        if self._rope is None:
+            if self._has_equal_halves is None:  # once, in the first step, which is not captured
+                self._has_equal_halves = has_equal_halves(cos, sin)
+            if not self._has_equal_halves:
+                return rotate(q, k, cos, sin)
+            self._rope = cos[0][:, None].to(self._dtype), signed_sine(sin)[0][:, None].to(self._dtype)
+            self.note_tables(cos, self._rope)
         return q, k
 
     def attend(
@@ -90,13 +91,23 @@ class AttentionCalls(nn.Module):
         """
         layer = self._ordered[self._next]
         self._next += 1
-        rope, self._rope = self._rope, self._still
+        rope, self._rope = self._rope or self._resting(), None
         attended: torch.Tensor = layer(query, key, value, sinks, rope, self._step)
         return attended
 
     def end(self) -> None:
         """End the step, and forget its tensors."""
-        self._cosine = self._step = self._rope = self._still = self._table = None
+        self._step = self._positions = self._rope = self._still = None
+        self._tables.clear()
+
+    def _resting(self) -> RopeTables:
+        """Tables that rotate nothing."""
+        if self._still is None:
+            assert self._positions is not None, "a step runs"
+            size = len(self._positions), 1, _LEAST_ROTARY
+            ones = torch.ones(size, dtype=self._dtype, device=self._positions.device)
+            self._still = ones, torch.zeros_like(ones)
+        return self._still
 
 
 class _CalledAttention(nn.Module):

@@ -81,6 +81,11 @@ def rotates_halves(function: Callable[..., Any], head_dim: int, rotary_dim: int)
     return _agree(lambda: torch.cat(function(heads[:1], heads[1:], cos, sin)), expected)
 
 
+def has_equal_halves(*tables: torch.Tensor) -> bool:
+    """Whether both numbers of each pair are rotated by the same angle."""
+    return all(torch.equal(*table.chunk(2, -1)) for table in tables)
+
+
 def signed_sine(sin: torch.Tensor) -> torch.Tensor:
     """Sines ``[..., R]`` with the first half negated, as ``apply_rope`` takes them."""
     first, second = sin.chunk(2, -1)

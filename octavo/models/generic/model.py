@@ -20,6 +20,7 @@ from octavo.models.generic.memory import allocate
 from octavo.models.generic.names import CheckpointConversion
 from octavo.models.generic.replace import TokenEmbedding, make_embedding, replace_layers, replace_module
 from octavo.models.generic.rotary import fix_frequencies
+from octavo.models.generic.rotary_tables import tabulate
 from octavo.models.generic.trace import trace
 from octavo.models.loading.checkpoint import Checkpoint
 
@@ -54,6 +55,8 @@ class GenericForCausalLM(CausalLM):
         self.checkpoint_names = {"model.": f"{prefix}.", "lm_head.": f"{head_name}."}  # type: ignore[misc]
         self.conversion = CheckpointConversion(whole)
         fix_frequencies(base, config, max_positions)
+        self.calls = AttentionCalls(traced.attention, build.at(prefix), division)
+        tabulate(base, max_positions, self.calls)
         replace_module(base, embeddings, embedding)
         replace_layers(base, build.at(prefix), traced.shared_inputs, division)
         self.model = allocate(base, whole._keep_in_fp32_modules_strict)
@@ -67,7 +70,6 @@ class GenericForCausalLM(CausalLM):
             tied_name=embedding_name,
             bias=head.bias is not None,
         )
-        self.calls = AttentionCalls(traced.attention, build.at(prefix), division)
         self.calls.attach(base)
         self._library_head = LibraryHead(whole, base, head, self)
 

@@ -29,6 +29,11 @@ def test_layers_that_read_the_same_tensor() -> None:
     assert found[1] == ("layers.0.mlp.gate_proj", "layers.0.mlp.up_proj")
 
 
+def test_the_usual_rotation_is_left_to_octavo() -> None:
+    for model in (LLAMA, QWEN3, MIXTRAL):
+        assert {call.rotary_dim for call in trace(config_of(*model), 64).attention} == {12}
+
+
 def test_rotation_of_another_kind_is_left_to_the_library() -> None:
     config = config_of(transformers.CohereConfig, "CohereForCausalLM")
     assert {call.rotary_dim for call in trace(config, 64).attention} == {0}
@@ -41,7 +46,7 @@ def test_experts_are_traced_without_values() -> None:
 @pytest.mark.parametrize(
     ("kind", "architecture", "changes", "reason"),
     [
-        (transformers.GPTJConfig, "GPTJForCausalLM", {"n_head": 4, "n_embd": 48, "n_layer": 2}, "no interface"),
+        (transformers.GPTNeoConfig, "GPTNeoForCausalLM", {"attention_types": [[["global"], 2]]}, "no interface"),
         (transformers.RecurrentGemmaConfig, "RecurrentGemmaForCausalLM", {}, "recurrent state"),
         (
             transformers.Llama4TextConfig,
