@@ -41,6 +41,8 @@ def tabulate(base: nn.Module, max_positions: int, calls: TakesTables) -> None:
 class _RotaryTables(PositionTables):
     """What an embedding returns for each position, and sines in the kernels' form."""
 
+    _calls: TakesTables
+
     def __init__(
         self, module: nn.Module, layer_types: list[str | None], max_positions: int, calls: TakesTables
     ) -> None:
