@@ -91,7 +91,7 @@ class Worker:
             settings, config, plan.dtype, has_float8_cache=platform.has_float8_cache()
         )
         self._tensor_parallel = TensorParallel(rank, size)
-        bind_kernels(platform)
+        bind_kernels(platform, settings.device.cache_root)
         self._loaded: CausalLM | PooledModel | None = None
         self._is_filled = False
         self._steps: dict[int, PendingStep | HeldStep] = {}
