@@ -174,7 +174,7 @@ class SchedulerSettings(msgspec.Struct, kw_only=True):
     """Maximum number of prompt tokens of requests without a first token; further requests are rejected with status
     429."""
     max_num_queued_reqs: PositiveInt | None = None
-    """Most requests in flight, running ones included; further ones are rejected with status 429."""
+    """Maximum number of requests in flight, running ones included; further ones are rejected with status 429."""
     step_timeout: Annotated[float, Meta(gt=0)] = 60.0
     """Seconds without a finished step after which /health reports a busy engine as unhealthy."""
     async_scheduling: bool | None = None

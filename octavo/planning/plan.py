@@ -204,8 +204,7 @@ class _Planner:
         """Who drafts tokens."""
         found = resolve_drafts(self.settings, is_pooling=self.config.pooling is not None)
         if found is not None:
-            lengths = f"{found.min_length} to {found.max_length} last tokens"
-            self.decide("speculative_config", f"{found.num_drafts} drafts per step", f"as set: ngrams of {lengths}")
+            self.decide("speculative_config", f"{found.num_drafts} drafts per step", f"as set: {found.description}")
         return found
 
     def max_num_batched_tokens(self, max_num_seqs: int, num_drafts: int) -> int:

@@ -1,7 +1,6 @@
 """Compiles many kernels in parallel, before the first of them runs, and says where they are kept."""
 
 import os
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

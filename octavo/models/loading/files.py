@@ -1,5 +1,6 @@
-"""Order of a folder's files, and parts of files. Files are never memory-mapped: a disk error would then kill the process
-with a signal.
+"""Reads parts of files, and puts a folder's files in order.
+
+Files are never memory-mapped: a disk error would then kill the process with a signal.
 """
 
 import re
