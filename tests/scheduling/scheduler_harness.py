@@ -101,7 +101,7 @@ class Harness:
         plan, num_prompt = self.plan, len(source.prompt_token_ids)
         if not 0 < num_prompt < plan.max_model_len:
             return False
-        if not plan.enable_chunked_prefill and num_prompt > plan.max_num_batched_tokens:
+        if not plan.enable_chunked_prefill and num_prompt > plan.token_budget:
             return False
         return self.scheduler.cache.fits(self._max_len(source))
 
