@@ -78,7 +78,7 @@ def _sample_on_gpu(setting: Setting, rows: list[NewRow], logits: list[torch.Tens
 def _sample_on_cpu(setting: Setting, rows: list[NewRow], logits: list[torch.Tensor]) -> Run:
     sampler = Sampler(len(rows), setting.config.vocab_size, setting.device)
     for row in rows:
-        sampler.add(row)
+        sampler.add_row(row)
     slot_list = [row.slot for row in rows]
     slots = setting.indices(slot_list, torch.int64)
     lengths = torch.full_like(slots, 5)

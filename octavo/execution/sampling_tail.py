@@ -63,7 +63,7 @@ class SamplingTail:
         for slot in step.freed_slots:
             self._sampler.remove(slot)
         for row in step.new_rows:
-            self._sampler.add(row)
+            self._sampler.add_row(row)
         self._prompt_logprobs.take_changes(step)
         if self._forward.routing is not None:
             self._forward.routing.take_changes(step)

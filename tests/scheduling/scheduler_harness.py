@@ -83,7 +83,7 @@ class Harness:
     def add(self, source: EngineRequest) -> bool:
         """Offer a request; returns whether it was accepted, which must be so exactly if it can run."""
         try:
-            self.scheduler.add(source)
+            self.scheduler.add_request(source)
         except InvalidRequestError as error:
             assert str(error).endswith("."), "a refusal is a sentence"
             assert not self._should_fit(source)
