@@ -14,8 +14,8 @@ $ octavo plan bundled:smollm2
 
 The plan shows the caches that a model needs. Kernels are chosen by the device: Triton's on NVIDIA GPUs; on CPUs the \
 compiled ones, and PyTorch's for what these lack. `--attention-backend` has no effect, since all of a device's kernels \
-compute the same. Head sizes are not limited. The table is generated from the code's declarations by \
-`python -m octavo.cli.document_kernels > docs/attention-kernels.md`.
+compute the same. Head sizes need not be powers of two; up to 256 they are tested. The table is \
+generated from the code's declarations by `python -m octavo.cli.document_kernels > docs/attention-kernels.md`.
 
 | kernels | device | layers | block sizes | quantised caches | soft caps, sinks, ALiBi | independent of the batch | \
 `--decode-context-parallel-size` |
