@@ -88,7 +88,7 @@ class Loop:
             params = SamplingParams(max_tokens=max_tokens, output_kind=kind)
             child = EngineRequest(request_id, as_token_ids(prompt), params, eos_token_ids=[END])
             frontend.add(PreparedRequest(request_id, None, prompt, params, [child], 0.0))
-        self._timed("add", lambda: self.scheduler.add(child))
+        self._timed("add", lambda: self.scheduler.add_request(child))
 
     def step(self) -> None:
         """One turn of the engine's loop, one step ahead."""

@@ -59,7 +59,7 @@ def _measure(scheduler: Scheduler, request: EngineRequest, times: dict[str, list
     received = message.all_requests()
     marks.append(time.perf_counter())
     for each in received:
-        scheduler.add(each)
+        scheduler.add_request(each)
     marks.append(time.perf_counter())
     step = scheduler.schedule()
     marks.append(time.perf_counter())

@@ -455,11 +455,11 @@ class AsyncLLM(RemoteControl):
         """Hand requests to the engine; if none is there, the next one gets them as replays."""
         if self._engine.is_connected:
             self._requests.replays.enter(requests)
-        await self._engine.add(requests)
+        await self._engine.add_requests(requests)
 
     def _send_soon(self, requests: list[EngineRequest]) -> None:
         if requests:
-            self._engine.run_soon(self._engine.add(requests))
+            self._engine.run_soon(self._engine.add_requests(requests))
 
     def _forget(self, request_ids: list[str]) -> None:
         """Requests are over: a suspect that waited for them may be tried now."""

@@ -131,8 +131,8 @@ class LLMEngine(LocalControl):
             processor = PoolingProcessor(self.core.info, self.frontend.tokenizer, self.frontend.own_template)
             pooling_options = PoolingOptions(priority, truncate_prompt_tokens=truncate)
             prepared = processor.process(request_id, prompt, params, None, pooling_options)
-            self.core.add(prepared.children[0])
-            self._pooling.add(prepared, self._pooled.append)
+            self.core.add_request(prepared.children[0])
+            self._pooling.add_request(prepared, self._pooled.append)
         else:
             prepared = self.inputs.process(
                 request_id,
@@ -152,8 +152,8 @@ class LLMEngine(LocalControl):
             InvalidRequestError: it can never run, or its id is in use.
         """
         for child in prepared.children:
-            self.core.add(child)
-        self.outputs.add(prepared)
+            self.core.add_request(child)
+        self.outputs.add_request(prepared)
         if self._meter is not None:
             self._meter.begin(prepared)
 

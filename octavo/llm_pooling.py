@@ -161,8 +161,8 @@ class PoolingMixin:
                     bar.update()
 
                 for request in prepared:
-                    in_flight.add(request, take)
-                    self._engine.add(request.children[0])
+                    in_flight.add_request(request, take)
+                    self._engine.add_request(request.children[0])
                 while len(in_flight):
                     in_flight.process(self._engine.step())
         finally:

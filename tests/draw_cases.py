@@ -57,7 +57,8 @@ def expected(
     num_rows, vocab_size = logits.shape
     sampler = Sampler(num_rows, vocab_size, torch.device("cpu"))
     for row, p in enumerate(params):
-        sampler.add(NewRow(row, as_token_ids([0] * PROMPT_LEN), PROMPT_LEN, p, seeds[row] if seeds else row, [], []))
+        seed = seeds[row] if seeds else row
+        sampler.add_row(NewRow(row, as_token_ids([0] * PROMPT_LEN), PROMPT_LEN, p, seed, [], []))
     if lengths is None:
         lengths = torch.full((num_rows,), PROMPT_LEN)
     rows = torch.arange(num_rows)

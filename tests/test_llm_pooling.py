@@ -134,7 +134,7 @@ def test_the_largest_step_leaves_nothing_behind(load: Load) -> None:
 def test_the_engine_itself_refuses_requests_of_the_other_kind(load: Load) -> None:
     engine = load("embed")._engine
     with pytest.raises(InvalidRequestError, match="generation or pooling"):
-        engine.add(engine_request("x", [5], SamplingParams(max_tokens=1)))
+        engine.add_request(engine_request("x", [5], SamplingParams(max_tokens=1)))
     assert not engine.has_work
 
 

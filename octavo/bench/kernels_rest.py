@@ -78,7 +78,7 @@ def _sample_on_gpu(setting: Setting, rows: list[NewRow], logits: list[torch.Tens
 def _sample_on_cpu(setting: Setting, rows: list[NewRow], logits: list[torch.Tensor]) -> Run:
     sampler = Sampler(len(rows), setting.config.vocab_size, setting.device)
     for row in rows:
-        sampler.add(row)
+        sampler.add_row(row)
     slot_list = [row.slot for row in rows]
     slots = setting.indices(slot_list, torch.int64)
     lengths = torch.full_like(slots, 5)
@@ -105,7 +105,7 @@ def _torch_sampling(logits: list[torch.Tensor], params: SamplingParams) -> dict[
 def _inputs(setting: Setting) -> Work:
     """From batch state to model inputs, and from sampled tokens back to batch state."""
     num_rows, num_tokens, context = setting.num_rows, setting.num_tokens, setting.context
-    num_new = num_tokens // num_rows
+    num_scheduled = num_tokens // num_rows
     blocks_each = -(-context // _BLOCK_SIZE)
     is_decode = setting.phase == "decode"
 
@@ -115,9 +115,9 @@ def _inputs(setting: Setting) -> Work:
     state = DeviceState(
         header=setting.indices([num_rows, num_rows if is_decode else 0, num_tokens, 0]),
         row_slots=setting.indices(list(range(num_rows))),
-        row_num_new=setting.indices([num_new] * num_rows),
+        row_num_scheduled=setting.indices([num_scheduled] * num_rows),
         row_num_drawn=setting.indices([1] * num_rows),
-        num_computed=setting.indices([context - num_new] * num_rows),
+        num_computed=setting.indices([context - num_scheduled] * num_rows),
         recent_tokens=zeros(num_rows, 256),
         step_tokens=zeros(num_tokens) - (1 if is_decode else 0),
         block_tables=zeros(1, num_rows, blocks_each),

@@ -96,7 +96,7 @@ class _ClosedLoop:
     def _step(self) -> None:
         while len(self._in_flight) < self._load.batch:
             request = self._draw()
-            self._engine.add(request)
+            self._engine.add_request(request)
             self._in_flight.add(request.request_id)
         # Only first tokens and ends: looking at every token would add host time that real callers do not pay.
         for output in self._engine.step().others:

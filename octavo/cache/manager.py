@@ -43,7 +43,7 @@ class CacheManager:
 
     Attributes:
         drops_blocks: whether any group frees blocks while requests run.
-        has_states: whether any group's blocks must not be read in the step that fills them.
+        defers_reads: whether any group's blocks must not be read in the step that fills them.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class CacheManager:
         self._contiguous = next((policy for policy in self.policies if policy.needs_all_blocks), None)
         self._sizes = [policy.block_size for policy in self.policies]
         self.max_chunk = max_chunk
-        self.has_states = any(policy.is_written_last for policy in self.policies)
+        self.defers_reads = any(policy.is_written_last for policy in self.policies)
         self.drops_blocks = any(group.spec.reach is not None for group in groups)
 
     def new_request(self, hasher: PrefixHasher | None) -> RequestCache:

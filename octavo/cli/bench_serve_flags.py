@@ -65,7 +65,7 @@ def _add_load_flags(parser: Parser) -> None:
     group.add_argument(
         "--burstiness", type=parse_float, default=1.0, help="1 is a Poisson process, less comes in bursts. Default: 1."
     )
-    group.add_argument("--max-concurrency", type=parse_count, help="most requests in flight")
+    group.add_argument("--max-concurrency", type=parse_count, help="maximum number of requests in flight")
     group.add_argument(
         "--abort-fraction",
         type=parse_float,

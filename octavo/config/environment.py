@@ -67,6 +67,7 @@ VLLM_VARIABLES: dict[str, VllmVariable] = {
     "VLLM_LOGGING_LEVEL": VllmVariable("log_level", _level, "least severity to log"),
     "VLLM_LOG_STATS_INTERVAL": VllmVariable("log_stats_interval", float, "seconds between lines of figures"),
     "VLLM_CPU_KVCACHE_SPACE": VllmVariable("cpu_cache_memory_bytes", _gibibytes, "GiB for the cache, on a CPU"),
+    "VLLM_CACHE_ROOT": VllmVariable("cache_root", str, "folder of compiled kernels"),
     "VLLM_ALLOW_LONG_MAX_MODEL_LEN": VllmVariable(
         "allow_long_max_model_len", read_bool, "1 lets max_model_len exceed what the model was made for"
     ),
@@ -91,7 +92,6 @@ SATISFIED: dict[str, str] = {
     "VLLM_LOOPBACK_IP": "processes of one machine talk over Unix sockets",
     "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "a dead engine is restarted, and its requests resume",
     "VLLM_ENGINE_READY_TIMEOUT_S": "the server waits for its engine as long as that lives",
-    "VLLM_CACHE_ROOT": "nothing is cached besides downloads and compiled kernels",
     "VLLM_CONFIG_ROOT": "there are no files of settings besides the one that --config names",
     "VLLM_DISABLE_COMPILE_CACHE": "nothing is compiled ahead of time",
     "VLLM_DISABLE_LOG_LOGO": "there is no logo",

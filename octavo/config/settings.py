@@ -114,7 +114,8 @@ class LoadSettings(msgspec.Struct, kw_only=True):
     """How weights are loaded."""
 
     load_format: LoadFormat = "auto"
-    """auto goes by the files; dummy creates random weights of the right shapes."""
+    """auto goes by the files; dummy creates random weights of the right shapes. hf, fastsafetensors, instanttensor and
+    runai_streamer, vLLM's readers of safetensors files, mean safetensors."""
     download_dir: str | None = None
     """Cache folder for downloads from the hub."""
     use_tqdm_on_load: bool = True
@@ -173,7 +174,7 @@ class SchedulerSettings(msgspec.Struct, kw_only=True):
     """Maximum number of prompt tokens of requests without a first token; further requests are rejected with status
     429."""
     max_num_queued_reqs: PositiveInt | None = None
-    """Most requests in flight, running ones included; further ones are rejected with status 429."""
+    """Maximum number of requests in flight, running ones included; further ones are rejected with status 429."""
     step_timeout: Annotated[float, Meta(gt=0)] = 60.0
     """Seconds without a finished step after which /health reports a busy engine as unhealthy."""
     async_scheduling: bool | None = None
@@ -198,6 +199,10 @@ class DeviceSettings(msgspec.Struct, kw_only=True):
     """Use GPU kernels whose results for a request do not depend on the rest of the batch, bit for bit."""
     num_threads: PositiveInt | None = None
     """Number of CPU threads for computation; default is one per available core."""
+    cache_root: str | None = None
+    """Folder of what a start leaves for the next one: kernels compiled for this machine's GPU. Default is octavo in
+    $XDG_CACHE_HOME or ~/.cache, or, for the kernels, the folder that TRITON_CACHE_DIR names. It may be deleted at any
+    time."""
 
 
 class LoggingSettings(msgspec.Struct, kw_only=True):

@@ -5,7 +5,9 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 DType = Literal["auto", "bfloat16", "float16", "float32", "half", "float"]
-LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
+LoadFormat = Literal["auto", "safetensors", "gguf", "dummy", "hf", "fastsafetensors", "instanttensor", "runai_streamer"]
+SAFETENSORS_READERS = ("hf", "fastsafetensors", "instanttensor", "runai_streamer")
+"""vLLM's ways to read a folder of safetensors files. There is one here, which has several threads."""
 Quantization = Literal[
     "fp8",
     "int8",
@@ -41,6 +43,8 @@ BlockSize = Annotated[int, Meta(ge=1, le=1024)]
 BlockCount = Annotated[int, Meta(ge=2)]
 
 _CODEBOOKS = "has rotations and codebooks of its own, which Octavo does not have (yet)"
+_PICKLES = "reads pickles, which can run code; convert them to safetensors"
+_OTHER_STORES = "reads weights that other programs prepared, which Octavo does not have (yet)"
 _FOUR_BITS = "has 4 bits, and 8 are the fewest that Octavo has (yet)"
 
 REJECTED_VALUES: dict[str, dict[str, str]] = {
@@ -52,7 +56,14 @@ REJECTED_VALUES: dict[str, dict[str, str]] = {
         **dict.fromkeys(
             ("turboquant_3bit_nc", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_k8v4"), _CODEBOOKS
         ),
-    }
+    },
+    "load_format": {
+        "mistral": "reads Mistral's own names of tensors; take the folder's other copy, with config.json",
+        **dict.fromkeys(("pt", "npcache"), _PICKLES),
+        **dict.fromkeys(
+            ("ipc_cache", "modelexpress", "runai_streamer_sharded", "sharded_state", "tensorizer"), _OTHER_STORES
+        ),
+    },
 }
 """Setting → vLLM's values that it does not take, and why."""
 

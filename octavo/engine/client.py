@@ -69,7 +69,7 @@ class EngineClient:
         """Start listening, on the running event loop."""
         self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._watch_connection())]
 
-    async def add(self, requests: list[EngineRequest]) -> None:
+    async def add_requests(self, requests: list[EngineRequest]) -> None:
         """Send requests, if an engine is connected."""
         await self._send(messages.Add.of(requests))
 
@@ -139,7 +139,7 @@ class EngineClient:
                 # Process pending disconnections first, so that the predecessor's is not taken for this engine's.
                 self._note_disconnections()
                 self._identity, self._generation = identity, generation
-                await self.add(self._on_ready(info, stats))
+                await self.add_requests(self._on_ready(info, stats))
             case messages.Failed():
                 self._on_failed(message)
             case messages.ControlReply(call_id=call_id, value=value, error=error):

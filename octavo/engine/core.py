@@ -115,7 +115,7 @@ class EngineCore:
         plans = [fit_cache(plan, settings, held, DeviceMemory(total, free)) for held, total, free in uses]
         return min(plans, key=lambda fitted: fitted.num_blocks)
 
-    def add(self, request: EngineRequest) -> None:
+    def add_request(self, request: EngineRequest) -> None:
         """Queue a request.
 
         Raises:
@@ -128,7 +128,7 @@ class EngineCore:
         if request.params.structured_outputs is not None:
             self._constraints.begin(request)
         else:
-            self.scheduler.add(request, rules_without_grammar(request))
+            self.scheduler.add_request(request, rules_without_grammar(request))
 
     def abort(self, request_ids: Iterable[str]) -> list[EngineOutput]:
         """End requests at once; unknown ids are ignored."""
@@ -190,7 +190,7 @@ class EngineCore:
         ready, failed = self._constraints.take_ready()
         for bound in ready:
             try:
-                self.scheduler.add(bound.request, bound.rules)
+                self.scheduler.add_request(bound.request, bound.rules)
             except InvalidRequestError as error:
                 failed.append(refusal(bound.request.request_id, error))
         return failed

@@ -128,10 +128,10 @@ class EngineLifecycle:
         """Restart the clock of :meth:`is_stuck`."""
         self._last_progress = time.monotonic()
 
-    async def add(self, requests: list[EngineRequest]) -> None:
+    async def add_requests(self, requests: list[EngineRequest]) -> None:
         """Send requests, if an engine is connected."""
         if requests and self._client is not None:
-            await self._client.add(requests)
+            await self._client.add_requests(requests)
 
     async def abort(self, request_ids: list[str]) -> None:
         """Ask to end requests, if an engine is connected."""

@@ -148,7 +148,7 @@ class EngineServer:
     def _add(self, request: EngineRequest, frontend: _Frontend) -> None:
         assert self._core is not None
         try:
-            self._core.add(request)
+            self._core.add_request(request)
         except OctavoError as error:
             self._refuse(request.request_id, error, frontend)
             return

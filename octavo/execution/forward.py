@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from octavo.execution.context import ContextBuilder
 from octavo.execution.inputs import StepInputs
 from octavo.execution.kv_cache import allocate_cache
-from octavo.execution.routed_experts import RoutingCapture
+from octavo.execution.routed_experts import NoCapture, RoutingCapture
 from octavo.execution.state import BatchState
 from octavo.kernels import AttentionBackend, StepKernels, StepShape, padded_rows
 from octavo.models.base import CausalLM
@@ -21,7 +21,7 @@ class ForwardPass:
         inputs: a step's input tensors.
         cache: the memory of the cache.
         contexts: makes the contexts of steps.
-        routing: captures the experts that tokens choose; None if nobody asked for them.
+        routing: captures the experts that tokens choose, if somebody asked for them.
 
     Args:
         backend: implementation of attention.
@@ -45,7 +45,7 @@ class ForwardPass:
         self.inputs = StepInputs(plan, max_tokens, self.state, kernels)
         self.cache = allocate_cache(plan, device)
         self.contexts = ContextBuilder(plan, self.state, self.inputs, self.cache, backend, self.dtype)
-        self.routing: RoutingCapture | None = None
+        self.routing = NoCapture()
         if plan.routing is not None:
             self.routing = RoutingCapture(model, plan.routing, plan, self.state, self.inputs, max_tokens)
 
@@ -54,8 +54,7 @@ class ForwardPass:
         num_tokens = shape.num_tokens
         token_ids, positions = self.inputs.token_ids[:num_tokens], self.inputs.positions[:num_tokens]
         hidden: torch.Tensor = self.model(token_ids, positions, self.contexts.context(shape))
-        if self.routing is not None:
-            self.routing.keep(shape)
+        self.routing.keep(shape)
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -41,7 +41,21 @@ class RoutedRows:
         return {row: RoutedExperts.of(part.numpy()) for row, part in zip(self.rows, parts, strict=True)}
 
 
-class RoutingCapture:
+class NoCapture:
+    """What a step calls if nobody asked for the experts of tokens: it keeps nothing."""
+
+    def keep(self, shape: StepShape) -> None:
+        """Keep what the step's tokens chose."""
+
+    def take_changes(self, step: Step) -> None:
+        """Add new requests."""
+
+    def collect(self, step: Step, copies: HostCopies) -> RoutedRows | None:
+        """The experts of all tokens, not collected before, of rows that draw."""
+        return None
+
+
+class RoutingCapture(NoCapture):
     """Keeps the experts of all tokens in the cache.
 
     Args:
@@ -71,18 +85,15 @@ class RoutingCapture:
                 module.routes = self._chosen[:, _layer_of(name)]
 
     def keep(self, shape: StepShape) -> None:
-        """Keep what the step's tokens chose."""
         places = self._inputs.slot_mapping[self._group, : shape.num_tokens]
         self._kept[places.where(places >= 0, self._spare)] = self._chosen[: shape.num_tokens]
 
     def take_changes(self, step: Step) -> None:
-        """Add new requests; of those that were preempted, what was known before has been collected."""
         for row in step.new_rows:
-            num_known = len(row.token_ids)
+            num_known = len(row.token_ids)  # of a preempted request, what was known before has been collected
             self._num_collected[row.slot] = 0 if num_known == row.prompt_len else num_known - 1
 
     def collect(self, step: Step, copies: HostCopies) -> RoutedRows:
-        """The experts of all tokens, not collected before, of rows that draw."""
         rows = np.flatnonzero(step.num_drawn)
         slots = step.slots[rows]
         stops = (step.num_computed + step.num_scheduled_tokens)[rows].astype(np.int64)

@@ -63,10 +63,9 @@ class SamplingTail:
         for slot in step.freed_slots:
             self._sampler.remove(slot)
         for row in step.new_rows:
-            self._sampler.add(row)
+            self._sampler.add_row(row)
         self._prompt_logprobs.take_changes(step)
-        if self._forward.routing is not None:
-            self._forward.routing.take_changes(step)
+        self._forward.routing.take_changes(step)
 
     def compute(self, hidden: torch.Tensor, shape: StepShape) -> torch.Tensor:
         """Logits at each place where a token is drawn, ``[rows · W, vocab]``; see :meth:`Tail.compute`."""
@@ -123,8 +122,7 @@ class SamplingTail:
         new_tokens = self._draws.to_host(num_rows, copies)
         found = self._prompt_logprobs.collect(step, computed.hidden)
         prompt_logprobs = [(row, logprobs.to_host(copies)) for row, logprobs in found]
-        routing = self._forward.routing
-        routed = None if routing is None else routing.collect(step, copies)
+        routed = self._forward.routing.collect(step, copies)
         copies.seal()
         return SampledStep(new_tokens, copies, sampled_logprobs, prompt_logprobs, routed)
 

@@ -49,7 +49,7 @@ class BatchState(DeviceState):
             "block_tables": len(plan.groups) * slots * self._num_blocks,
             "num_drafts": slots,
             "row_slots": slots,
-            "row_num_new": slots,
+            "row_num_scheduled": slots,
             "row_num_drawn": slots,
             "header": 5,
         }
@@ -60,7 +60,7 @@ class BatchState(DeviceState):
         super().__init__(
             header=views["header"],
             row_slots=views["row_slots"],
-            row_num_new=views["row_num_new"],
+            row_num_scheduled=views["row_num_scheduled"],
             row_num_drawn=views["row_num_drawn"],
             num_computed=views["num_computed"],
             recent_tokens=views["recent_tokens"].view(slots, num_recent),
@@ -97,7 +97,7 @@ class BatchState(DeviceState):
         is_new = not _are_equal(rows, self._last_rows)
         if is_new:
             self._put(changes, "row_slots", 0, step.slots)
-            self._put(changes, "row_num_new", 0, step.num_scheduled_tokens)
+            self._put(changes, "row_num_scheduled", 0, step.num_scheduled_tokens)
             self._put(changes, "row_num_drawn", 0, step.num_drawn)
             self._last_rows = rows
         mean = int(step.num_computed[: step.num_decodes].mean()) if step.num_decodes else 0

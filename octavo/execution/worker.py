@@ -91,7 +91,7 @@ class Worker:
             settings, config, plan.dtype, has_float8_cache=platform.has_float8_cache()
         )
         self._tensor_parallel = TensorParallel(rank, size)
-        bind_kernels(platform)
+        bind_kernels(platform, settings.device.cache_root)
         self._loaded: CausalLM | PooledModel | None = None
         self._is_filled = False
         self._steps: dict[int, PendingStep | HeldStep] = {}
@@ -132,7 +132,7 @@ class Worker:
         self._plan = plan
         if not self._is_filled:
             return
-        with _out_of_memory_in_words("the engine made its cache and tried its largest step"):
+        with _out_of_memory_explained("the engine made its cache and tried its largest step"):
             self._start(plan)
 
     def _start(self, plan: Plan) -> None:
@@ -322,7 +322,7 @@ class Worker:
     def _fill(self, source: ModelSource) -> None:
         """Load weights into the model, in place if there is one; the runner and its captured steps stay valid."""
         load = self._settings.load
-        with _out_of_memory_in_words("the weights were loaded"):
+        with _out_of_memory_explained("the weights were loaded"):
             if self._loaded is None:
                 with self._phases.phase("model"):
                     self._loaded = self._build(self._platform.device)
@@ -340,7 +340,7 @@ class Worker:
 
 
 @contextmanager
-def _out_of_memory_in_words(what: str) -> Iterator[None]:
+def _out_of_memory_explained(what: str) -> Iterator[None]:
     """Turn running out of device memory into an error that lists the remedies.
 
     Args:

@@ -28,7 +28,7 @@ class QueueGate:
         max_running: requests that the engine runs at a time; only what is beyond them waits.
         max_waiting: most requests that may wait; None is no limit.
         max_waiting_tokens: most prompt tokens of requests without a first token; None is no limit.
-        max_requests: most requests in all; None is no limit.
+        max_requests: maximum number of requests in all; None is no limit.
         clock: seconds on any steady clock.
     """
 

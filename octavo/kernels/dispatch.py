@@ -88,6 +88,15 @@ def bind(device: torch.device, kernel_set: str) -> None:
 
 
 @device_function
+def keep_compiled(device: torch.device, root: str | None) -> None:
+    """Keep the kernels that are compiled for a device from now on, for later starts.
+
+    Args:
+        root: the setting ``cache_root``.
+    """
+
+
+@device_function
 def compile_together(device: torch.device) -> AbstractContextManager[None]:
     """A context in which kernels are compiled, several at a time, instead of run; on exit all are loaded."""
     return nullcontext()

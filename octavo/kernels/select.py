@@ -3,14 +3,19 @@
 from importlib import import_module
 
 import octavo.kernels.cpu.register  # noqa: F401  bound from the start
-from octavo.kernels.dispatch import bind
+from octavo.kernels.dispatch import bind, keep_compiled
 from octavo.platforms import Platform
 
 _MODULES = {"cpu": "octavo.kernels.cpu.register", "cuda": "octavo.kernels.triton.register"}
 """Kernel set → the module that registers its implementations, imported only where the set is used."""
 
 
-def bind_kernels(platform: Platform) -> None:
-    """Use a platform's kernel set for tensors on its devices; call it before the first step, or before loading."""
+def bind_kernels(platform: Platform, cache_root: str | None = None) -> None:
+    """Use a platform's kernel set for tensors on its devices; call it before the first step, or before loading.
+
+    Args:
+        cache_root: the setting; where kernels that are compiled on this machine are kept.
+    """
     import_module(_MODULES[platform.kernel_set])
     bind(platform.device, platform.kernel_set)
+    keep_compiled(platform.device, cache_root)

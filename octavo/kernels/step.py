@@ -17,8 +17,8 @@ class DeviceState:
 
     Attributes:
         header: ``[≥ 3]``: number of rows, of decoding rows (which come first), of tokens.
-        row_slots, row_num_new, row_num_drawn: ``[≥ R]``, the rows of the step: slot, number of tokens to process, after
-            how many of these a token is drawn.
+        row_slots, row_num_scheduled, row_num_drawn: ``[≥ R]``, the rows of the step: slot, number of tokens to
+            process, after how many of these a token is drawn.
         num_computed: ``[S]``, by slot: tokens in the cache.
         recent_tokens: ``[S, P]``, by slot: the last ``P`` known tokens, that of position ``p`` at ``p mod P``; other
             entries are arbitrary. ``P`` is a power of two.
@@ -31,7 +31,7 @@ class DeviceState:
 
     header: torch.Tensor
     row_slots: torch.Tensor
-    row_num_new: torch.Tensor
+    row_num_scheduled: torch.Tensor
     row_num_drawn: torch.Tensor
     num_computed: torch.Tensor
     recent_tokens: torch.Tensor
@@ -119,11 +119,11 @@ class StepKernels:
         """
         real_rows, _, real_tokens = state.header[:3].tolist()
         slots = state.row_slots[:real_rows].long()
-        num_new = state.row_num_new[:real_rows].long()
+        num_scheduled = state.row_num_scheduled[:real_rows].long()
         first = state.num_computed[slots].long()
-        ends = num_new.cumsum(0)
-        row_of_token = torch.repeat_interleave(num_new, output_size=real_tokens)
-        offsets = torch.arange(real_tokens, device=slots.device) - (ends - num_new)[row_of_token]
+        ends = num_scheduled.cumsum(0)
+        row_of_token = torch.repeat_interleave(num_scheduled, output_size=real_tokens)
+        offsets = torch.arange(real_tokens, device=slots.device) - (ends - num_scheduled)[row_of_token]
         token_slots, positions = slots[row_of_token], first[row_of_token] + offsets
         sent = state.step_tokens[:real_tokens]
         known = torch.where(sent >= 0, sent, state.tokens_at(token_slots, positions))
@@ -136,8 +136,8 @@ class StepKernels:
         blocks = state.block_tables[groups, token_slots, block_index.clamp(max=max_blocks - 1)].long()
         mapping = inputs.slot_mapping[:, :num_tokens].fill_(-1)
         mapping[:, :real_tokens] = (blocks * sizes + offsets).masked_fill_(block_index >= max_blocks, -1)
-        inputs.query_starts[: num_rows + 1].fill_(real_tokens)[:real_rows] = (ends - num_new).int()
-        inputs.seq_lens[:num_rows].zero_()[:real_rows] = (first + num_new).int()
+        inputs.query_starts[: num_rows + 1].fill_(real_tokens)[:real_rows] = (ends - num_scheduled).int()
+        inputs.seq_lens[:num_rows].zero_()[:real_rows] = (first + num_scheduled).int()
         inputs.last_tokens[:num_rows].zero_()[:real_rows] = ends - 1
 
     def append_tokens(
@@ -152,7 +152,7 @@ class StepKernels:
         """
         real_rows = int(state.header[0])
         slots = state.row_slots[:real_rows].long()
-        lengths = state.num_computed[slots] + state.row_num_new[:real_rows]
+        lengths = state.num_computed[slots] + state.row_num_scheduled[:real_rows]
         state.num_computed[slots] = lengths
         draws = state.row_num_drawn[:real_rows] > 0
         tokens = drawn[:real_rows].int()
@@ -190,16 +190,18 @@ class StepKernels:
             num_rows: upper bound R of the step's rows.
         """
         width = drafts.new_tokens.shape[1]
-        rows = zip(state.row_slots.tolist(), state.row_num_new.tolist(), state.row_num_drawn.tolist(), strict=True)
-        for row, (slot, num_new, num_drawn) in zip(range(int(state.header[0])), rows, strict=False):
+        rows = zip(
+            state.row_slots.tolist(), state.row_num_scheduled.tolist(), state.row_num_drawn.tolist(), strict=True
+        )
+        for row, (slot, num_scheduled, num_drawn) in zip(range(int(state.header[0])), rows, strict=False):
             own = drawn[row * width : (row + 1) * width].tolist()
             drafts.new_tokens[row] = torch.tensor(own)
             computed = int(state.num_computed[slot])
             if not num_drawn:
-                state.num_computed[slot] = computed + num_new
+                state.num_computed[slot] = computed + num_scheduled
                 drafts.num_tokens[row] = 0
                 continue
-            known = computed + num_new - num_drawn + 1
+            known = computed + num_scheduled - num_drawn + 1
             drafted = state.recent_tokens[slot].roll(-(known % state.num_recent))
             expected = drafted[: min(num_drawn - 1, int(state.num_drafts[slot]))].tolist()
             count = 1

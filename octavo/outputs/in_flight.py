@@ -55,7 +55,7 @@ class RequestsInFlight:
         Args:
             has_relay: whether the stream may take tokens whose only output is their text.
         """
-        self._outputs.add(prepared, stream.relay if has_relay else None)
+        self._outputs.add_request(prepared, stream.relay if has_relay else None)
         self._streams[prepared.request_id] = stream
 
     def remove_stream(self, request_id: str) -> None:
@@ -66,7 +66,7 @@ class RequestsInFlight:
         """Expect the vectors of pooling requests."""
         self._vectors.update(futures)
         for request, future in zip(prepared, futures, strict=True):
-            self._pooling.add(request, partial(_settle, future))
+            self._pooling.add_request(request, partial(_settle, future))
 
     def remove_vectors(self, request_ids: Sequence[str], futures: Sequence["asyncio.Future[Pooled]"]) -> list[str]:
         """Forget pooling requests whose caller has left; returns the unfinished ones."""

@@ -36,7 +36,7 @@ class PoolingOutputs:
         """Whether a request is in flight."""
         return request_id in self._requests
 
-    def add(self, prepared: PreparedRequest, on_done: Callable[[Pooled], None]) -> None:
+    def add_request(self, prepared: PreparedRequest, on_done: Callable[[Pooled], None]) -> None:
         """Expect the answer of a request; ``on_done`` gets it, also if it is an error."""
         assert prepared.request_id not in self._requests, "request ids in flight are unique"
         self._requests[prepared.request_id] = (prepared, on_done)

@@ -81,7 +81,7 @@ class OutputProcessor:
         """Whether a request is in flight."""
         return request_id in self._requests
 
-    def add(self, prepared: PreparedRequest, take_text: TextTaker | None = None) -> None:
+    def add_request(self, prepared: PreparedRequest, take_text: TextTaker | None = None) -> None:
         """Expect outputs for a request; its id must not be in flight.
 
         Args:

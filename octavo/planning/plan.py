@@ -8,6 +8,7 @@ import torch
 from octavo.config import CacheSettings, EngineConfig
 from octavo.errors import ConfigError, UnsupportedModelError
 from octavo.hub.model_config import ModelConfig
+from octavo.kernels.support import kinds_that_depend_on_the_batch
 from octavo.models.registry import check_supported
 from octavo.parallel import TensorParallel
 from octavo.planning.capacity import CACHE, HELD, cache_blocks, cache_tokens, fit_length
@@ -204,8 +205,7 @@ class _Planner:
         """Who drafts tokens."""
         found = resolve_drafts(self.settings, is_pooling=self.config.pooling is not None)
         if found is not None:
-            lengths = f"{found.min_length} to {found.max_length} last tokens"
-            self.decide("speculative_config", f"{found.num_drafts} drafts per step", f"as set: ngrams of {lengths}")
+            self.decide("speculative_config", f"{found.num_drafts} drafts per step", f"as set: {found.description}")
         return found
 
     def max_num_batched_tokens(self, max_num_seqs: int, num_drafts: int) -> int:
@@ -282,8 +282,9 @@ class _Planner:
         Raises:
             ConfigError: kernels of the model's layers choose how they divide sums by the size of the batch.
         """
-        kinds = [kind for kind in (Latent, State) if any(isinstance(spec, kind) for spec in specs.values())]
-        if self.settings.device.deterministic and not self.is_host and kinds:
+        if not self.settings.device.deterministic or self.is_host:
+            return
+        if kinds := kinds_that_depend_on_the_batch(self.platform.kernel_set, specs.values()):
             raise ConfigError(
                 f"deterministic does not go with caches {_KINDS[kinds[0]]} on this device: their kernels divide sums "
                 "by the size of the batch. Leave it out, or run the model on a CPU."

@@ -128,7 +128,7 @@ _FLOAT8_SCHEME = {"num_bits": 8, "type": "float", "symmetric": True}
 
 
 def _declared(raw: Mapping[str, Any]) -> str | None:
-    """What a checkpoint says of the cache: scales are given or to be found, something else in words, or nothing.
+    """What a checkpoint says of the cache: scales are given or to be found, something else as text, or nothing.
 
     Args:
         raw: ``quantization_config``, whose settings may lie under ``quantization``.

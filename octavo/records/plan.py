@@ -82,6 +82,11 @@ class NgramDrafts:
     min_length: int
     max_length: int
 
+    @property
+    def description(self) -> str:
+        """Where the drafts come from."""
+        return f"ngrams of {self.min_length} to {self.max_length} last tokens"
+
 
 @dataclass(frozen=True, slots=True)
 class CapturedRouting:

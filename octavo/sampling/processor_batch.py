@@ -45,7 +45,7 @@ class ProcessorBatch:
         """Whether some processors run after the temperature."""
         return bool(self._after)
 
-    def add(self, row: NewRow) -> None:
+    def add_row(self, row: NewRow) -> None:
         """Learn of a request; it enters the processors' batch with its first step."""
         token_ids = row.token_ids.tolist()
         self._by_slot[row.slot] = _Member(row.params, token_ids[: row.prompt_len], token_ids[row.prompt_len :])

@@ -90,7 +90,7 @@ class Sampler:
         self._work = torch.empty(rows_per_pass, vocab_size, dtype=torch.float32, device=device)
         self._spare = self._work if self._is_on_device else torch.empty_like(self._work)
 
-    def add(self, row: NewRow) -> None:
+    def add_row(self, row: NewRow) -> None:
         """Take in a request, whatever was in its slot before."""
         self.parameters.write(row)
         need = RequestNeeds.of(row, self._vocab_size)
@@ -103,7 +103,7 @@ class Sampler:
             self._planned.discard(row.slot)
         self._plan = None
         if self._custom.has_processors:
-            self._custom.add(row)
+            self._custom.add_row(row)
 
     def is_plain(self, slots: NDArray[np.integer]) -> bool:
         """Whether ``on_device`` and parameters by slot are all that these requests need: nothing must be planned."""

@@ -36,7 +36,7 @@ class Lifecycle:
         self._num_arrived = 0
         self._num_admissible = math.inf
 
-    def add(self, source: EngineRequest, rules: Sequence[TokenRule]) -> None:
+    def add_request(self, source: EngineRequest, rules: Sequence[TokenRule]) -> None:
         """Queue a request, with the rules for its tokens.
 
         Raises:
@@ -87,7 +87,7 @@ class Lifecycle:
             self.running.leave(request)
             self._wait_again(request)
 
-    def finish(self, request: Request, *, is_trusted: bool = True) -> None:
+    def finish_request(self, request: Request, *, is_trusted: bool = True) -> None:
         """End a request; if ``is_trusted``, its full blocks stay in the prefix cache."""
         was_waiting = request.status is Status.WAITING
         if request.status is Status.RUNNING:

@@ -119,7 +119,7 @@ class Running:
         Args:
             num_scheduled: tokens of the request in the step that is being made, if it is advanced already.
         """
-        if num_scheduled and self._cache.has_states:
+        if num_scheduled and self._cache.defers_reads:
             self._newest[slot] = num_scheduled
         rows = self.rows
         computed, known = int(rows.num_computed[slot]), int(rows.num_known[slot])

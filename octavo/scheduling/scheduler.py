@@ -74,13 +74,13 @@ class Scheduler:
         """Requests that wait."""
         return self._lifecycle.waiting
 
-    def add(self, source: EngineRequest, rules: Sequence[TokenRule] = ()) -> None:
+    def add_request(self, source: EngineRequest, rules: Sequence[TokenRule] = ()) -> None:
         """Queue a request, with the rules for its tokens.
 
         Raises:
             InvalidRequestError: its id is in use, its prompt leaves no room for a token, or it can never fit the cache.
         """
-        self._lifecycle.add(source, rules)
+        self._lifecycle.add_request(source, rules)
 
     def abort(self, request_ids: Iterable[str]) -> list[EngineOutput]:
         """End requests; unknown ids are ignored.
@@ -367,7 +367,7 @@ class Scheduler:
     def _finish(self, request: Request, *, is_trusted: bool = True) -> None:
         # The rows change; and an idle engine must not keep a reference to the request and its inputs.
         self._last_batch = None
-        self._lifecycle.finish(request, is_trusted=is_trusted)
+        self._lifecycle.finish_request(request, is_trusted=is_trusted)
 
     def _refresh_stats(self) -> None:
         stats = self.stats

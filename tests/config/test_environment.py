@@ -33,6 +33,7 @@ SERVER_NAMES = set(ServerSettings.__struct_fields__)
         ("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1", "allow_long_max_model_len", True),
         ("VLLM_BATCH_INVARIANT", "1", "deterministic", True),
         ("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "300", "step_timeout", 300.0),
+        ("VLLM_CACHE_ROOT", "/caches", "cache_root", "/caches"),
         ("OCTAVO_LOG_LEVEL", "warning", "log_level", "warning"),
     ],
 )
@@ -67,6 +68,13 @@ def test_variables_without_effect_are_named_once() -> None:
     environment = {"VLLM_ROCM_USE_AITER": "1", "VLLM_USE_V1": "1", "VLLM_API_KEY": "x", "VLLM_FOO": "", "PATH": "/"}
     assert environment_warning(environment).startswith("Variables of vLLM without effect here: VLLM_FOO, VLLM_ROCM")
     assert environment_warning({"VLLM_NO_USAGE_STATS": "1"}) == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_NUM_OF_RESERVED_CPU", "VLLM_CPU_SGL_KERNEL", "VLLM_CPU_MOE_PREPACK"]
+)
+def test_a_layout_of_threads_is_not_ignored_silently(name: str) -> None:
+    assert f"without effect here: {name};" in environment_warning({name: "0-7"})
 
 
 def test_keyword_arguments_take_variables(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

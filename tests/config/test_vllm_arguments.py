@@ -83,6 +83,7 @@ def test_one_warning_names_them_all(caplog: pytest.LogCaptureFixture) -> None:
     ("name", "value", "sentence"),
     [
         ("kv_cache_dtype", "nvfp4", "int8_per_token_head; nvfp4 has 4 bits"),
+        ("load_format", "pt", "runai_streamer; pt reads pickles"),
         ("mamba_cache_dtype", "float32", "needs models with recurrent state"),
         ("quantization", "quip", "it is one of fp8, int8, int4, compressed-tensors, gguf, gptq, awq, bitsandbytes"),
         ("quantization_config", {"weight": "int4"}, "Set quantization instead"),

@@ -158,7 +158,7 @@ def test_a_bad_grammar_ends_its_own_request_only(llm: LLM) -> None:
 def test_a_request_can_be_aborted_while_its_grammar_is_compiled(llm: LLM) -> None:
     engine = llm._engine
     params = SamplingParams(max_tokens=5, structured_outputs=StructuredOutputsParams(regex="[x-z]{3}[0-9]{7}q"))
-    engine.add(engine_request("gone", [1, 2, 3], params, eos_token_ids=[EOS]))
+    engine.add_request(engine_request("gone", [1, 2, 3], params, eos_token_ids=[EOS]))
     assert engine.has_work
     (output,) = engine.abort(["gone"])
     assert (output.request_id, output.finish_reason) == ("gone", "abort")
@@ -168,7 +168,7 @@ def test_a_request_can_be_aborted_while_its_grammar_is_compiled(llm: LLM) -> Non
 def test_one_that_can_never_run_is_refused_though_its_grammar_is_good(llm: LLM) -> None:
     engine = llm._engine
     params = SamplingParams(max_tokens=5, structured_outputs=StructuredOutputsParams(choice=["a"]))
-    engine.add(engine_request("long", [1] * 600, params, eos_token_ids=[EOS]))
+    engine.add_request(engine_request("long", [1] * 600, params, eos_token_ids=[EOS]))
     (output,) = drain(engine)
     assert output.is_refused and output.finish_reason == "error" and "600 tokens" in (output.error or "")
 
@@ -193,8 +193,8 @@ def test_a_grammar_that_cannot_begin_ends_its_own_request_only(llm: LLM, monkeyp
     params = SamplingParams(max_tokens=5, structured_outputs=StructuredOutputsParams(choice=["b"]))
     with monkeypatch.context() as patch:
         patch.setattr(XGrammar, "start", fails)
-        engine.add(engine_request("bad", [1, 2, 3], params, eos_token_ids=[EOS]))
+        engine.add_request(engine_request("bad", [1, 2, 3], params, eos_token_ids=[EOS]))
         (output,) = drain(engine)
     assert output.finish_reason == "error" and not output.is_refused
-    engine.add(engine_request("good", [1, 2, 3], params, eos_token_ids=[EOS]))
+    engine.add_request(engine_request("good", [1, 2, 3], params, eos_token_ids=[EOS]))
     assert drain(engine)[-1].finish_reason == "stop"

@@ -56,12 +56,12 @@ class Engine:
 
     def add(self, request_id: str, num_tokens: int = 24) -> None:
         params = SamplingParams(max_tokens=num_tokens, temperature=0.0, ignore_eos=True)
-        self.core.add(engine_request(request_id, PROMPT, params))
+        self.core.add_request(engine_request(request_id, PROMPT, params))
         self.token_ids[request_id] = []
 
     def add_bound(self, request_id: str) -> None:
         params = SamplingParams(structured_outputs=StructuredOutputsParams(regex="a"))
-        self.core.add(engine_request(request_id, PROMPT, params))
+        self.core.add_request(engine_request(request_id, PROMPT, params))
         self.token_ids[request_id] = []
 
     def call_now(self, name: str, **arguments: Any) -> Any:

@@ -101,10 +101,10 @@ def play(tmp_path: Path, scenario: Callable[[Frontend, str], Awaitable[None]]) -
 def test_each_engine_is_given_what_is_unfinished(tmp_path: Path) -> None:
     async def scenario(frontend: Frontend, address: str) -> None:
         client = frontend.client
-        await client.add([REQUEST])  # nobody is there: not kept either
+        await client.add_requests([REQUEST])  # nobody is there: not kept either
         first = Engine(address, 1)
         assert await first.ready() == messages.Add([])
-        await client.add([REQUEST])
+        await client.add_requests([REQUEST])
         assert await first.hear_requests() == as_dicts([REQUEST])
         await client.abort(["r"])
         assert await first.hear() == messages.Abort(["r"])
@@ -150,7 +150,7 @@ def test_late_news_of_a_death_does_not_cost_the_successor(tmp_path: Path) -> Non
         plain = zmq.Socket.shadow(second.socket)
         assert plain.poll(200) == 0
         assert await second.hear() == messages.Add([])
-        await frontend.client.add([REQUEST])
+        await frontend.client.add_requests([REQUEST])
         assert await second.hear_requests() == as_dicts([REQUEST])
         assert frontend.client.is_connected
         second.die()

@@ -109,7 +109,7 @@ def test_what_is_gone_is_told(start: Start, tmp_path: Path) -> None:
 def test_what_an_aborted_request_leaves_is_told_at_once(start: Start, tmp_path: Path) -> None:
     llm = start()
     engine = llm._engine
-    engine.add(engine_request("r", [5] * 6, SamplingParams(max_tokens=200, ignore_eos=True)))
+    engine.add_request(engine_request("r", [5] * 6, SamplingParams(max_tokens=200, ignore_eos=True)))
     for _ in range(8):
         engine.step()
     engine.abort(["r"])

@@ -123,7 +123,7 @@ class Mirror:
         """Everything that a step reads is what the lists say."""
         num_rows = len(step.slots)
         assert self.state.row_slots[:num_rows].tolist() == step.slots.tolist()
-        assert self.state.row_num_new[:num_rows].tolist() == step.num_scheduled_tokens.tolist()
+        assert self.state.row_num_scheduled[:num_rows].tolist() == step.num_scheduled_tokens.tolist()
         known = []
         for slot, computed, num_scheduled in zip(step.slots, step.num_computed, step.num_scheduled_tokens, strict=True):
             positions = torch.arange(computed, computed + num_scheduled)

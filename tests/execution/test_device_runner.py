@@ -23,6 +23,7 @@ from octavo.kernels import StepShape
 from octavo.kernels.triton.attention import TritonAttention
 from octavo.kernels.triton.step import TritonStepKernels
 from octavo.models.base import CausalLM
+from octavo.platforms.cpu import CpuRuntime
 from octavo.records import CapturedRouting, EngineOutput, EngineRequest, SamplingParams
 from octavo.sampling.device_sampler import DeviceSampler
 from octavo.sampling.grammar.constraint import Constraint
@@ -109,6 +110,28 @@ def test_captured_steps_draw_the_same_tokens(monkeypatch: pytest.MonkeyPatch) ->
         id: tokens(outputs) for id, outputs in expected.items()
     }
     assert {shape.has_chunks for shape in replayed} == {False, True}
+
+
+def test_the_host_leaves_alone_what_it_has_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warm-up steps between real ones, a step ahead: no buffer is written again that a copy may still be reading."""
+    sent: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def to_device(_: CpuRuntime, host: torch.Tensor) -> torch.Tensor:
+        sent.append((host, host.clone()))
+        return host.clone()
+
+    config = tiny_config("Qwen3ForCausalLM", LAYERS, 5)
+    model = tiny_model(config)
+    requests = make_requests()[1:4]
+    expected = {name: tokens(outputs) for name, outputs in TinyEngine(config, model).run(requests).items()}
+    monkeypatch.setattr(CpuRuntime, "to_device", to_device)
+    engine = DeviceEngine(config, model, num_steps_ahead=1, max_num_seqs=2, max_num_batched_tokens=9)
+    for is_first in (True, False):
+        assert {name: tokens(outputs) for name, outputs in engine.run(requests).items()} == expected
+        if is_first:
+            engine.runner.warm_up()
+    assert len(sent) > 20
+    assert all(torch.equal(host, copy) for host, copy in sent)
 
 
 def test_a_request_whose_values_are_not_numbers_ends_alone() -> None:

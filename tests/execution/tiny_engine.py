@@ -146,7 +146,7 @@ class TinyEngine:
         """All outputs by request, in order; some requests may have rules."""
         outputs: dict[str, list[EngineOutput]] = {request.request_id: [] for request in requests}
         for request in requests:
-            self.scheduler.add(request, (rules or {}).get(request.request_id, ()))
+            self.scheduler.add_request(request, (rules or {}).get(request.request_id, ()))
         results: deque[StepResult] = deque()
         while self.scheduler.has_unfinished or results:
             held: tuple[Step, HeldStep] | None = None

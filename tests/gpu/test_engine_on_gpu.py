@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from octavo import LLM, RequestOutput, SamplingParams
+from octavo.execution.executor import InProcessExecutor
 
 sys.path.append(str(Path(__file__).parents[1] / "parity"))
 from tiny_checkpoints import MAX_LENGTH, VOCAB_SIZE, Checkpoint, write_checkpoint
@@ -98,6 +99,17 @@ def test_every_way_through_the_engine_gives_the_same_tokens(source: Checkpoint, 
     }
     for name, settings in ways.items():
         assert run(start(source, **settings), kind) == expected, name
+
+
+def test_warm_up_steps_between_real_ones(tmp_path: Path, start: Start) -> None:
+    """They queue copies from the host as real steps do, and nobody waits for the device in between."""
+    llm = start(write_checkpoint("llama", tmp_path))
+    executor = llm._engine.executor
+    assert isinstance(executor, InProcessExecutor) and executor.worker._runner is not None
+    expected = run(llm, "seeded")
+    for _ in range(3):
+        executor.worker._runner.warm_up()
+        assert run(llm, "seeded") == expected
 
 
 def test_requests_that_the_host_must_plan_for_go_with_the_others(source: Checkpoint, start: Start) -> None:

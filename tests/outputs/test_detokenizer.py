@@ -8,7 +8,7 @@ from tokenization.tiny import (
     word_piece_tokenizer,
 )
 
-from octavo.outputs.detokenizer import make_detokenizer
+from octavo.outputs.detokenizer import MAX_HELD_TOKENS, PROMPT_TAIL, make_detokenizer
 
 TOKENIZERS = {
     "byte-level": byte_level_tokenizer(),
@@ -111,6 +111,19 @@ def test_nothing_is_held_back_for_long():
     lead = tokenizer.convert_tokens_to_ids([chr(0xF0)])
     pieces = stream(tokenizer, [], [lead] * 1000)
     assert "".join(pieces[:-1]) == REPLACEMENT * 999
+
+
+def test_a_token_costs_the_same_however_long_the_answer_is(monkeypatch):
+    """Tokenizers of which only whole texts can be decoded are asked for a few tokens each time."""
+    tokenizer = word_piece_tokenizer()
+    assert tokenizer.scheme is None
+    lengths, decode = [], type(tokenizer).decode
+    monkeypatch.setattr(
+        type(tokenizer), "decode", lambda self, ids, *how: lengths.append(len(ids)) or decode(self, ids, *how)
+    )
+    stream(tokenizer, [3, 4] * 300, [[index % tokenizer.vocab_size] for index in range(600)])
+    assert max(lengths) <= PROMPT_TAIL + MAX_HELD_TOKENS
+    assert len(lengths) == 2 * 601
 
 
 def test_the_space_at_the_front_goes_only_where_nothing_stands_before():

@@ -69,7 +69,7 @@ def run(processor, pushes, request_id="r", finish="length"):
 @pytest.mark.parametrize("kind", list(RequestOutputKind))
 def test_each_kind_of_output_tells_the_same_story(kind):
     processor = OutputProcessor(TOKENIZER)
-    processor.add(prepared(output_kind=kind))
+    processor.add_request(prepared(output_kind=kind))
     token_ids = ids_of(" fox 😀 jumps")
     outputs, aborts = run(processor, [[token_id] for token_id in token_ids])
     assert aborts == []
@@ -89,7 +89,7 @@ def test_each_kind_of_output_tells_the_same_story(kind):
 
 def test_cumulative_outputs_do_not_change_afterwards():
     processor = OutputProcessor(TOKENIZER)
-    processor.add(prepared(logprobs=0))
+    processor.add_request(prepared(logprobs=0))
     row = TokenLogprobs([1], [-1.0], 1)
     first = processor.process(step([EngineOutput("r", ids_of("a"), logprobs=[row])])).outputs[0].outputs[0]
     processor.process(step([EngineOutput("r", ids_of("b"), logprobs=[row])]))
@@ -100,7 +100,7 @@ def test_cumulative_outputs_do_not_change_afterwards():
 @pytest.mark.parametrize("include", [False, True])
 def test_a_stop_string_cuts_the_text_and_aborts_in_the_engine(kind, include):
     processor = OutputProcessor(TOKENIZER)
-    processor.add(prepared(output_kind=kind, stop=["x j"], include_stop_str_in_output=include))
+    processor.add_request(prepared(output_kind=kind, stop=["x j"], include_stop_str_in_output=include))
     token_ids = ids_of(" the fox jumps over")
     outputs, aborts = run(processor, [[token_id] for token_id in token_ids])
     assert aborts == ["r"]
@@ -117,7 +117,7 @@ def test_a_stop_string_cuts_the_text_and_aborts_in_the_engine(kind, include):
 
 def test_a_stop_string_in_the_engines_last_tokens_needs_no_abort():
     processor = OutputProcessor(TOKENIZER)
-    processor.add(prepared(stop=["fox"]))
+    processor.add_request(prepared(stop=["fox"]))
     outputs, aborts = run(processor, [ids_of(" the fox jumps")])
     assert aborts == []
     assert (outputs[0].outputs[0].text, outputs[0].outputs[0].stop_reason) == (" the ", "fox")
@@ -126,7 +126,7 @@ def test_a_stop_string_in_the_engines_last_tokens_needs_no_abort():
 def test_stop_strings_wait_for_min_tokens():
     processor = OutputProcessor(TOKENIZER)
     token_ids = ids_of("fox fox fox")
-    processor.add(prepared(stop=["fox"], min_tokens=len(ids_of("fox fox"))))
+    processor.add_request(prepared(stop=["fox"], min_tokens=len(ids_of("fox fox"))))
     outputs, _ = run(processor, [[token_id] for token_id in token_ids])
     assert outputs[-1].outputs[0].text == "fox fox "
 
@@ -136,7 +136,7 @@ def test_stop_strings_wait_for_min_tokens():
 def test_a_stop_token_is_kept_as_token_but_not_as_text(kind, include):
     processor = OutputProcessor(TOKENIZER)
     stop_token = ids_of("<think>")[0]
-    processor.add(prepared(output_kind=kind, stop_token_ids=[stop_token], include_stop_str_in_output=include))
+    processor.add_request(prepared(output_kind=kind, stop_token_ids=[stop_token], include_stop_str_in_output=include))
     token_ids = [*ids_of(" fox"), stop_token]
     processor.process(step([EngineOutput("r", token_ids[:-1])]))
     output = EngineOutput("r", token_ids[-1:], finish_reason="stop", stop_reason=stop_token)
@@ -148,18 +148,18 @@ def test_a_stop_token_is_kept_as_token_but_not_as_text(kind, include):
 
 def test_text_that_might_have_become_a_stop_string_comes_at_the_end():
     processor = OutputProcessor(TOKENIZER)
-    processor.add(prepared(output_kind=DELTA, stop=["foxes"]))
+    processor.add_request(prepared(output_kind=DELTA, stop=["foxes"]))
     outputs, _ = run(processor, [ids_of("the fox"), ids_of("")], finish="length")
     assert [output.outputs[0].text for output in outputs] == ["the ", "fox"]
 
 
 def test_without_detokenizing_there_are_only_tokens():
     processor = OutputProcessor(TOKENIZER)
-    processor.add(prepared("a", detokenize=False))
+    processor.add_request(prepared("a", detokenize=False))
     outputs, _ = run(processor, [ids_of("fox")], "a")
     assert (outputs[0].outputs[0].text, outputs[0].outputs[0].token_ids) == ("", ids_of("fox"))
     processor = OutputProcessor(None)
-    processor.add(prepared("b", logprobs=0))
+    processor.add_request(prepared("b", logprobs=0))
     outputs = processor.process(step([EngineOutput("b", [7], logprobs=[TokenLogprobs([7], [-1.0], 3)])])).outputs
     assert outputs[0].outputs[0].logprobs == [{7: Logprob(-1.0, 3, None)}]
 
@@ -177,7 +177,7 @@ def test_without_detokenizing_no_token_is_spelled(monkeypatch, kind, has_late_lo
     processor = OutputProcessor(tokenizer, has_late_logprobs=has_late_logprobs)
     options = {"output_kind": kind, "logprobs": 1, "prompt_logprobs": 1}
     request = prepared("a", "The", detokenize=False, **options)
-    processor.add(request)
+    processor.add_request(request)
     rows = [TokenLogprobs([7, 8], [-1.0, -2.0], 1)]
     prompt_rows = [TokenLogprobs([token], [-1.0], 1) for token in request.prompt_token_ids[1:]]
     outputs = processor.process(step([EngineOutput("a", [7], logprobs=rows, prompt_logprobs=prompt_rows)])).outputs
@@ -187,12 +187,12 @@ def test_without_detokenizing_no_token_is_spelled(monkeypatch, kind, has_late_lo
     assert outputs[-1].outputs[0].logprobs[-1] == {7: Logprob(-1.0, 1, None), 8: Logprob(-2.0, 1, None)}
     assert [None, *({row.token_ids[0]: Logprob(-1.0, 1, None)} for row in prompt_rows)] == outputs[0].prompt_logprobs
     with pytest.raises(AssertionError, match="a token was spelled"):
-        processor.add(prepared("b", "The"))
+        processor.add_request(prepared("b", "The"))
 
 
 def test_logprobs_have_the_sampled_token_first_and_ranks():
     processor = OutputProcessor(TOKENIZER)
-    processor.add(prepared(logprobs=2, prompt_logprobs=1))
+    processor.add_request(prepared(logprobs=2, prompt_logprobs=1))
     a, b, c = ids_of("a")[0], ids_of("b")[0], ids_of("c")[0]
     prompt_rows = [TokenLogprobs([b, a], [-2.0, -1.0], 2)] * (len(TOKENIZER.encode("The")) - 1)
     assert processor.process(step([EngineOutput("r", prompt_logprobs=prompt_rows, num_cached_tokens=3)])).outputs == []
@@ -216,7 +216,7 @@ def test_late_prompt_logprobs_are_those_made_at_once():
     found = []
     for is_late in (True, False):
         processor = OutputProcessor(TOKENIZER, has_late_logprobs=is_late)
-        processor.add(request)
+        processor.add_request(request)
         processor.process(step([EngineOutput("r", prompt_logprobs=rows)]))
         outputs, _ = run(processor, [[6]])
         found.append(outputs[-1].prompt_logprobs)
@@ -235,7 +235,7 @@ def test_prompt_logprobs_come_in_parts(is_cut):
     processor = OutputProcessor(TOKENIZER)
     request = prepared(prompt="The end of the tale", prompt_logprobs=0)
     rows = [TokenLogprobs([place], [-1.0], 1) for place in range(len(request.prompt_token_ids) - 1)]
-    processor.add(request)
+    processor.add_request(request)
     if is_cut:
         processor.process(step([EngineOutput("r", prompt_logprobs=rows[:3])]))
         assert [again.params.prompt_logprobs for again in processor.replays()] == [0]
@@ -251,14 +251,14 @@ def test_the_first_prompt_token_has_no_logprobs_even_if_it_is_alone():
     processor = OutputProcessor(TOKENIZER)
     request = prepared(prompt="T", prompt_logprobs=0)
     assert len(request.prompt_token_ids) == 1
-    processor.add(request)
+    processor.add_request(request)
     outputs, _ = run(processor, [[6]])
     assert outputs[-1].prompt_logprobs == [None]
 
 
 def test_prompt_logprobs_are_streamed_once():
     processor = OutputProcessor(TOKENIZER)
-    processor.add(prepared(output_kind=DELTA, prompt_logprobs=0))
+    processor.add_request(prepared(output_kind=DELTA, prompt_logprobs=0))
     processor.process(step([EngineOutput("r", prompt_logprobs=[TokenLogprobs([5], [-1.0], 1)])]))
     outputs, _ = run(processor, [[6], [7]])
     assert [output.prompt_logprobs is not None for output in outputs] == [True, False]
@@ -267,7 +267,7 @@ def test_prompt_logprobs_are_streamed_once():
 def test_n_completions_are_merged_by_kind():
     for kind in RequestOutputKind:
         processor = OutputProcessor(TOKENIZER)
-        processor.add(prepared(n=2, output_kind=kind))
+        processor.add_request(prepared(n=2, output_kind=kind))
         first = processor.process(step([EngineOutput("1_r", ids_of("b")), EngineOutput("0_r", ids_of("a"))])).outputs
         second = processor.process(step([EngineOutput("1_r", ids_of("d"), finish_reason="length")])).outputs
         third = processor.process(step([EngineOutput("0_r", ids_of("c"), finish_reason="length")])).outputs
@@ -289,7 +289,7 @@ def test_n_completions_are_merged_by_kind():
 
 def test_an_aborted_request_is_forgotten():
     processor = OutputProcessor(TOKENIZER)
-    processor.add(prepared(n=2))
+    processor.add_request(prepared(n=2))
     processor.process(
         step([EngineOutput("0_r", ids_of("a"), finish_reason="length"), EngineOutput("1_r", ids_of("b"))])
     )
@@ -305,8 +305,8 @@ def test_an_aborted_request_is_forgotten():
 
 def test_errors_reach_their_request_only():
     processor = OutputProcessor(TOKENIZER)
-    processor.add(prepared("a"))
-    processor.add(prepared("b"))
+    processor.add_request(prepared("a"))
+    processor.add_request(prepared("b"))
     outputs = processor.process(step([EngineOutput("a", finish_reason="error", error="It broke.")])).outputs
     assert [(o.request_id, o.finished, o.error, o.outputs[0].finish_reason) for o in outputs] == [
         ("a", True, "It broke.", "error")
@@ -318,7 +318,7 @@ def test_errors_reach_their_request_only():
 
 def test_metrics_follow_the_engine():
     processor = OutputProcessor(TOKENIZER)
-    processor.add(prepared())
+    processor.add_request(prepared())
     processor.process(step([EngineOutput("r", [5], times=RequestTimes(101.0, 102.0, 103.0))]))
     # An engine that was restarted counts from anew; the user's first token stays the first.
     times = RequestTimes(201.0, 202.0, 203.0, 204.0, 1)
@@ -336,8 +336,8 @@ def test_metrics_follow_the_engine():
 
 def test_replays_go_on_where_the_tokens_ended():
     processor = OutputProcessor(TOKENIZER)
-    processor.add(prepared("a", n=2, prompt_logprobs=1))
-    processor.add(prepared("b", prompt_logprobs=1))
+    processor.add_request(prepared("a", n=2, prompt_logprobs=1))
+    processor.add_request(prepared("b", prompt_logprobs=1))
     rows = [TokenLogprobs([5, 6], [-1.0, -2.0], 1)]
     processor.process(step([EngineOutput("0_a", [11], prompt_logprobs=rows), EngineOutput("1_a", [12])]))
     leader, follower, other = processor.replays()
@@ -361,7 +361,7 @@ def test_any_cut_of_the_tokens_gives_the_same_result(data, kind):
 
     def result(cuts):
         processor = OutputProcessor(tokenizer)
-        processor.add(prepared(min_tokens=min_tokens, **options))
+        processor.add_request(prepared(min_tokens=min_tokens, **options))
         outputs, position = [], 0
         for cut in cuts:
             new = token_ids[position : position + cut]
@@ -399,7 +399,7 @@ def test_tokens_in_columns_give_what_tokens_one_by_one_give(data, kind):
         processor = OutputProcessor(TOKENIZER)
         for number, output_kind in enumerate(kinds):
             num_logprobs = number % 3 or None
-            processor.add(
+            processor.add_request(
                 prepared(
                     str(number),
                     output_kind=output_kind,
@@ -441,7 +441,7 @@ def test_text_that_is_taken_at_once_and_text_in_outputs_add_up(text, taken, stop
     def texts(take_text):
         processor = OutputProcessor(TOKENIZER)
         request = prepared(output_kind=DELTA, stop=stop, n=n, temperature=1.0)
-        processor.add(request, take_text)
+        processor.add_request(request, take_text)
         found, reasons, aborts = [""] * n, {}, []
         names = [child.request_id for child in request.children]
         ids = ids_of(text)
@@ -476,13 +476,13 @@ def test_tokens_that_say_more_than_text_are_not_offered():
 
     for options in ({"logprobs": 1}, {"output_kind": CUMULATIVE}, {"output_kind": FINAL_ONLY}, {"detokenize": False}):
         processor = OutputProcessor(TOKENIZER)
-        processor.add(prepared(**{"output_kind": DELTA, **options}), take_text)
+        processor.add_request(prepared(**{"output_kind": DELTA, **options}), take_text)
         run(processor, [[token_id] for token_id in ids_of("The cat")])
 
 
 def test_replays_know_what_was_taken():
     processor = OutputProcessor(TOKENIZER)
-    processor.add(prepared(output_kind=DELTA), lambda index, token_id, text: True)
+    processor.add_request(prepared(output_kind=DELTA), lambda index, token_id, text: True)
     for token_id in ids_of("abc"):
         assert not processor.process(step([EngineOutput("r", [token_id])])).outputs
     assert processor.replays()[0].output_token_ids.tolist() == ids_of("abc")
@@ -496,7 +496,7 @@ def test_replays_know_what_was_taken():
 def test_a_request_whose_text_cannot_be_made_fails_alone(kind, in_columns, monkeypatch):
     processor = OutputProcessor(TOKENIZER)
     for name in ("bad", "good"):
-        processor.add(prepared(name, output_kind=kind, n=2, stop=["never"]))
+        processor.add_request(prepared(name, output_kind=kind, n=2, stop=["never"]))
     detokenizer = processor._completions["0_bad"][1]._detokenizer
     monkeypatch.setattr(type(detokenizer), "decode_delta", fails_at(detokenizer, type(detokenizer).decode_delta))
     token_id = ids_of("a")[0]

@@ -13,7 +13,7 @@ def answer_to(output: EngineOutput) -> Pooled:
     requests, answers = PoolingOutputs(), list[Pooled]()
     params = SamplingParams()
     prepared = PreparedRequest("r", None, [1, 2], params, [engine_request("r", [1, 2], params)], 0.0)
-    requests.add(prepared, answers.append)
+    requests.add_request(prepared, answers.append)
     requests.process(StepOutputs(["text"], [1], [EngineOutput("text", [2]), output]))
     (answer,) = answers
     assert not len(requests) and answer.finished

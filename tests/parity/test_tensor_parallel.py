@@ -21,6 +21,7 @@ from tiny_llama import write_model
 from octavo import LLM, SamplingParams
 from octavo.errors import InvalidRequestError, ModelNotFoundError
 from octavo.records import StructuredOutputsParams
+from octavo.telemetry.reader import Counter
 
 Start = Callable[..., LLM]
 PROMPTS = [[5, 6, 7, 8, 9], list(range(20, 90)), [3] * 17]
@@ -58,6 +59,27 @@ def test_two_processes_write_what_one_does(
 ) -> None:
     source = checkpoint(name)
     _assert_equal(_outputs(start_two(source)), _outputs(start(source)))
+
+
+@pytest.mark.parametrize("name", ["mamba2", "mamba2-biased"])
+def test_states_of_two_processes(
+    name: str, checkpoint: Callable[[str], Checkpoint], start: Start, start_two: Start
+) -> None:
+    """Groups of a layer are divided, or computed whole where there is one; with drafts, and states from the cache."""
+    source, drafts = checkpoint(name), {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}
+    expected = _outputs(start(source))
+    two = start_two(source, **drafts)
+    for _ in range(2):
+        _assert_equal(_outputs(two), expected)
+    sampled = SamplingParams(temperature=0.8, seed=1, n=3, max_tokens=8, ignore_eos=True, detokenize=False)
+    texts = [
+        [list(completion.token_ids) for completion in answer.outputs]
+        for llm in (start(source), two)
+        for answer in llm.generate([{"prompt_token_ids": PROMPTS[1]}], sampled)
+    ]
+    assert texts[0] == texts[1]
+    hits = {metric.name: metric for metric in two.get_metrics()}["vllm:prefix_cache_hits"]
+    assert isinstance(hits, Counter) and hits.value > 0
 
 
 SAMPLED = SamplingParams(

@@ -89,6 +89,15 @@ class TestDefaults:
         assert not plan.enable_chunked_prefill
         assert reason(plan, "block_size") == "8: as set"
 
+    @pytest.mark.parametrize("platform", [FakePlatform(), ImaginedGpu(24 * GIB), ImaginedGpu(141 * GIB)])
+    @pytest.mark.parametrize("settings", [{}, {"kv_cache_dtype": "fp8"}, {"deterministic": True}])
+    def test_a_block_has_sixteen_tokens_whatever_the_kernels_would_like(
+        self, settings: dict[str, Any], platform: Platform
+    ) -> None:
+        plan = plan_for(tiny_config(sliding=(0, 1), window=40), platform, **settings)
+        assert plan.block_size == 16
+        assert {group.block_size for group in plan.groups} == {16}
+
     def test_every_decision_has_a_reason(self) -> None:
         assert all(decision.reason for decision in plan_for().decisions)
 

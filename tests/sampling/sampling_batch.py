@@ -51,7 +51,7 @@ class Batch:
         bad_words: Sequence[list[int]] = (),
     ) -> None:
         tokens = [*prompt, *output]
-        self.sampler.add(NewRow(slot, as_token_ids(tokens), len(prompt), params, seed, list(stop), list(bad_words)))
+        self.sampler.add_row(NewRow(slot, as_token_ids(tokens), len(prompt), params, seed, list(stop), list(bad_words)))
         self.token_ids[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
         self.lengths[slot] = len(tokens)
 

@@ -83,7 +83,7 @@ class Harness:
     def add(self, source: EngineRequest) -> bool:
         """Offer a request; returns whether it was accepted, which must be so exactly if it can run."""
         try:
-            self.scheduler.add(source)
+            self.scheduler.add_request(source)
         except InvalidRequestError as error:
             assert str(error).endswith("."), "a refusal is a sentence"
             assert not self._should_fit(source)
@@ -101,7 +101,7 @@ class Harness:
         plan, num_prompt = self.plan, len(source.prompt_token_ids)
         if not 0 < num_prompt < plan.max_model_len:
             return False
-        if not plan.enable_chunked_prefill and num_prompt > plan.max_num_batched_tokens:
+        if not plan.enable_chunked_prefill and num_prompt > plan.token_budget:
             return False
         return self.scheduler.cache.fits(self._max_len(source))
 

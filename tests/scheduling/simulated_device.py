@@ -190,7 +190,7 @@ class SimulatedDevice:
         assert 0 < len(slots) <= self.plan.max_num_seqs
         assert len(set(slots)) == len(slots)
         assert min(num_scheduled) >= 1
-        assert sum(num_scheduled) == step.num_tokens <= self.plan.max_num_batched_tokens
+        assert sum(num_scheduled) == step.num_tokens <= self.plan.token_budget
         if any(self.rows[slot].has_drawn for slot in slots):
             assert step.num_tokens <= (self.plan.max_num_mixed_tokens or step.num_tokens)
         decode_len = self.plan.decode_len

@@ -50,42 +50,42 @@ def admitted(harness: Harness) -> list[str]:
 class TestRefusals:
     def test_an_empty_prompt(self) -> None:
         with pytest.raises(InvalidRequestError, match="empty"):
-            Scheduler(make_plan()).add(request("a", []))
+            Scheduler(make_plan()).add_request(request("a", []))
 
     def test_a_prompt_that_leaves_no_room_for_an_answer(self) -> None:
         scheduler = Scheduler(make_plan(max_model_len=8))
         with pytest.raises(InvalidRequestError, match="8 tokens; the engine takes at most 8"):
-            scheduler.add(request("a", [0] * 8))
-        scheduler.add(request("a", [0] * 7))
+            scheduler.add_request(request("a", [0] * 8))
+        scheduler.add_request(request("a", [0] * 7))
 
     def test_an_id_in_use_until_its_request_ends(self) -> None:
         scheduler = Scheduler(make_plan())
-        scheduler.add(request("a", [0]))
+        scheduler.add_request(request("a", [0]))
         with pytest.raises(InvalidRequestError, match="'a' is already in use"):
-            scheduler.add(request("a", [0]))
+            scheduler.add_request(request("a", [0]))
         scheduler.abort(["a"])
-        scheduler.add(request("a", [0]))
+        scheduler.add_request(request("a", [0]))
 
     def test_a_request_that_can_never_fit_the_cache(self) -> None:
         scheduler = Scheduler(make_plan(max_model_len=32, block_size=4, num_blocks=5))
         with pytest.raises(InvalidRequestError, match="may grow to 17 tokens, more than the cache's 4 blocks of 4"):
-            scheduler.add(request("a", [0] * 10, max_tokens=7))
+            scheduler.add_request(request("a", [0] * 10, max_tokens=7))
         assert not scheduler.has_unfinished
-        scheduler.add(request("a", [0] * 10, max_tokens=6))
+        scheduler.add_request(request("a", [0] * 10, max_tokens=6))
 
     def test_a_prompt_beyond_the_budget_without_chunked_prefill(self) -> None:
         scheduler = Scheduler(make_plan(max_num_batched_tokens=8, enable_chunked_prefill=False))
         with pytest.raises(InvalidRequestError, match="without chunked prefill at most 8"):
-            scheduler.add(request("a", [0] * 9))
+            scheduler.add_request(request("a", [0] * 9))
 
     def test_a_step_holds_no_more_than_the_scheduler_may_give_out(self) -> None:
         scheduler = Scheduler(make_plan(max_num_batched_tokens=16, max_num_scheduled_tokens=5))
-        scheduler.add(request("a", [0] * 12))
+        scheduler.add_request(request("a", [0] * 12))
         step = scheduler.schedule()
         assert step is not None and int(step.num_scheduled_tokens.sum()) == 5
         without_chunks = Scheduler(make_plan(max_num_scheduled_tokens=5, enable_chunked_prefill=False))
         with pytest.raises(InvalidRequestError, match="without chunked prefill at most 5"):
-            without_chunks.add(request("a", [0] * 6))
+            without_chunks.add_request(request("a", [0] * 6))
 
     def test_a_refused_request_leaves_the_others_alone(self) -> None:
         harness = quiet(make_plan(max_model_len=16))
@@ -215,7 +215,7 @@ class TestEnds:
         step = harness.schedule()
         assert step is not None
         harness.scheduler.abort(["a"])
-        harness.scheduler.add(request("a", [1] * 3, max_tokens=1))
+        harness.scheduler.add_request(request("a", [1] * 3, max_tokens=1))
         assert not harness.scheduler.update(harness.results.popleft())
         assert not harness.received["a"]
 

@@ -36,6 +36,7 @@ def plans(draw: st.DrawFn) -> Plan:
     length, block_size = draw(st.integers(2, 40)), draw(st.integers(1, 8))
     ratios = draw(st.lists(st.sampled_from([1, 1, 2, 3]), min_size=len(kinds), max_size=len(kinds)))
     blocks_of_one = sum(-(-length // (block_size * ratio)) for ratio in ratios)
+    budget = draw(st.one_of(st.integers(1, 8), st.integers(8, 64)))
     plan = make_plan(
         max_model_len=length,
         block_size=block_size,
@@ -43,7 +44,8 @@ def plans(draw: st.DrawFn) -> Plan:
         kinds=kinds,
         ratios=ratios,
         max_num_seqs=draw(st.integers(1, 8)),
-        max_num_batched_tokens=draw(st.one_of(st.integers(1, 8), st.integers(8, 64))),
+        max_num_batched_tokens=budget,
+        max_num_scheduled_tokens=draw(st.none() | st.integers(1, budget)),
         enable_prefix_caching=draw(st.booleans()),
         enable_chunked_prefill=draw(st.booleans()),
         scheduling_policy=draw(st.sampled_from(["fcfs", "priority"])),
@@ -232,10 +234,10 @@ def test_what_is_accepted_finishes_alone(plan: Plan, num_prompt: int, max_tokens
         assert len(harness.received["alone"]) == min(max_tokens, plan.max_model_len - num_prompt)
         assert harness.scheduler.stats.num_preemptions == 0
     else:
-        longest = plan.max_num_batched_tokens + (plan.num_steps_ahead + 1) * plan.num_drafts
+        longest = plan.token_budget + (plan.num_steps_ahead + 1) * plan.num_drafts
         cache = CacheManager(plan.num_blocks, plan.block_size, plan.groups, longest)
         too_long = num_prompt >= plan.max_model_len
-        unchunked = not plan.enable_chunked_prefill and num_prompt > plan.max_num_batched_tokens
+        unchunked = not plan.enable_chunked_prefill and num_prompt > plan.token_budget
         assert too_long or unchunked or not cache.fits(min(plan.max_model_len, num_prompt + max_tokens))
 
 

@@ -150,7 +150,7 @@ def _run(plan: Plan, clients: list[str]) -> list[str]:
     harness = Harness(plan, end_share=0.0)
     for number, client in enumerate(clients):
         source = engine_request(f"{number}", [0] * 4, SamplingParams(max_tokens=2), client=client)
-        harness.scheduler.add(source)
+        harness.scheduler.add_request(source)
         harness.sources[source.request_id], harness.received[source.request_id] = source, []
     while harness.scheduler.has_unfinished:
         harness.step()
@@ -166,5 +166,5 @@ def test_a_flood_does_not_keep_others_out_of_the_scheduler() -> None:
 def test_without_clients_the_first_to_come_is_the_first_to_run() -> None:
     scheduler = Scheduler(make_plan(max_num_seqs=1))
     for number in range(5):
-        scheduler.add(engine_request(f"{number}", [0] * 4, SamplingParams(max_tokens=1)))
+        scheduler.add_request(engine_request(f"{number}", [0] * 4, SamplingParams(max_tokens=1)))
     assert [scheduler.waiting.pop().request_id for _ in range(5)] == list("01234")  # type: ignore[union-attr]

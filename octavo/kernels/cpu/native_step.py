@@ -40,7 +40,7 @@ def _addresses(state: DeviceState) -> tuple[int, ...]:
     return (
         state.header.data_ptr(),
         state.row_slots.data_ptr(),
-        state.row_num_new.data_ptr(),
+        state.row_num_scheduled.data_ptr(),
         state.row_num_drawn.data_ptr(),
         state.num_computed.data_ptr(),
         state.recent_tokens.data_ptr(),

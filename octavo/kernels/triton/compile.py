@@ -1,8 +1,10 @@
-"""Compiles many kernels in parallel, before the first of them runs."""
+"""Compiles many kernels in parallel, before the first of them runs, and says where they are kept."""
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,11 +12,21 @@ import triton
 from triton.runtime._async_compile import active_mode
 from triton.runtime.jit import JITFunction
 
-from octavo.kernels.dispatch import compile_together
+from octavo.kernels.dispatch import compile_together, keep_compiled
 from octavo.kernels.triton.launch import IS_INTERPRETED
 from octavo.platforms import runtime_of
 
 _NUM_THREADS = 12
+
+
+@keep_compiled.register("cuda")
+def _keep_compiled(device: torch.device, root: str | None) -> None:
+    """Below a folder of Octavo's own, which can be deleted as a whole; Triton's variable for it stays in force."""
+    if root is None and os.environ.get("TRITON_CACHE_DIR"):
+        return
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    folder = caches / "octavo" if root is None else Path(root)
+    triton.knobs.cache.dir = str(folder.expanduser() / "kernels")
 
 
 @compile_together.register("cuda")

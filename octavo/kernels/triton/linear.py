@@ -14,14 +14,14 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from octavo.kernels.linear import GATES, LinearOp
 from octavo.kernels.triton import linear_hopper
 from octavo.kernels.triton.launch import IS_INTERPRETED, aligned_rows, dependent_launch, num_multiprocessors
-from octavo.kernels.triton.linear_hopper import HopperTile, hopper_linear
+from octavo.kernels.triton.linear_hopper import HopperGemmTile, hopper_linear
 from octavo.kernels.triton.linear_kernel import linear_kernel
 from octavo.kernels.triton.linear_plan import WIDE_CHANNELS, LinearPlan, choose_plan
-from octavo.kernels.triton.linear_stream import StreamTile, choose_tile, stream_linear
+from octavo.kernels.triton.linear_stream import StreamGemmTile, choose_tile, stream_linear
 from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
 from octavo.platforms import compute_capability
 
-Choice = LinearPlan | StreamTile | HopperTile | None
+Choice = LinearPlan | StreamGemmTile | HopperGemmTile | None
 """The kernel's configuration for a GEMM; None is the vendor's library."""
 
 
@@ -102,7 +102,7 @@ class SmallBatchLinear(LinearOp):
     def launch(
         self,
         x: torch.Tensor,
-        choice: LinearPlan | StreamTile | HopperTile,
+        choice: LinearPlan | StreamGemmTile | HopperGemmTile,
         activation: str,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
@@ -110,9 +110,9 @@ class SmallBatchLinear(LinearOp):
         x = aligned_rows(x)
         y = x.new_empty(len(x), self.weight.shape[0] // (1 if activation == "none" else 2)) if out is None else out
         assert y.is_contiguous()
-        if isinstance(choice, StreamTile):
+        if isinstance(choice, StreamGemmTile):
             stream_linear(x, self.weight, self.bias, y, activation, choice)
-        elif isinstance(choice, HopperTile):
+        elif isinstance(choice, HopperGemmTile):
             needed = linear_hopper.workspace_size(len(x), y.shape[1], choice, is_gated=activation != "none")
             space = self._space = reserve_workspace(x.device, *needed, at_hand=self._space)
             hopper_linear(x, self.weight, self.bias, y, activation, choice, space)

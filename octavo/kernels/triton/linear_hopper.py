@@ -50,7 +50,7 @@ _ELEMENTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class HopperTile:
+class HopperGemmTile:
     """A program's tile and pipeline.
 
     Attributes:
@@ -68,7 +68,7 @@ class HopperTile:
 
 def choose_tile(
     num_rows: int, num_channels: int, num_features: int, *, is_gated: bool, num_sms: int
-) -> HopperTile | None:
+) -> HopperGemmTile | None:
     """The tile for a GEMM, or None if it would not be fast; tuned on an H200.
 
     Args:
@@ -85,10 +85,10 @@ def choose_tile(
     most_stages = (_HALF_RING_BYTES if num_tiles > num_sms else _RING_BYTES) // stage_bytes
     # Only even depths, since a kernel is compiled for each.
     num_stages = min(-(-num_steps // (2 * num_parts)) * 2, most_stages)
-    return HopperTile(num_columns, num_parts, num_stages, is_shared=num_stages * stage_bytes <= _HALF_RING_BYTES)
+    return HopperGemmTile(num_columns, num_parts, num_stages, is_shared=num_stages * stage_bytes <= _HALF_RING_BYTES)
 
 
-def workspace_size(num_rows: int, num_channels: int, tile: HopperTile, *, is_gated: bool) -> tuple[int, int]:
+def workspace_size(num_rows: int, num_channels: int, tile: HopperGemmTile, *, is_gated: bool) -> tuple[int, int]:
     """Number of float32 values and of counters that the programs share."""
     if tile.num_parts == 1:
         return 0, 0
@@ -102,7 +102,7 @@ def hopper_linear(
     bias: torch.Tensor | None,
     out: torch.Tensor,
     activation: str,
-    tile: HopperTile,
+    tile: HopperGemmTile,
     space: Workspace,
 ) -> None:
     """``x Wᵀ + b``, or with an activation ``act(x W₁ᵀ + b₁) · (x W₂ᵀ + b₂)`` for the halves of ``W``.

@@ -32,7 +32,7 @@ MAX_FLOAT8_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class StreamTile:
+class StreamGemmTile:
     """A program's tile and pipeline.
 
     Attributes:
@@ -59,7 +59,7 @@ class StreamTile:
 
 def choose_tile(
     num_rows: int, num_channels: int, num_features: int, *, is_gated: bool, num_sms: int
-) -> StreamTile | None:
+) -> StreamGemmTile | None:
     """The tile for a GEMM, or None if it would not be fast; tuned on an H200.
 
     Up to 8 rows the tile, and so the bits of a row, are the same for every number of rows.
@@ -74,22 +74,22 @@ def choose_tile(
     is_few, is_one_wave, is_many = num_tiles < num_sms, num_tiles <= 2 * num_sms, num_tiles > 8 * num_sms
     if num_rows <= 8:
         depth = 9 if is_one_wave else 6
-        tile = StreamTile(16, 64, depth, depth, weight_first=True, num_warps=4)
+        tile = StreamGemmTile(16, 64, depth, depth, weight_first=True, num_warps=4)
     elif is_few and not is_gated:
         depth, x_depth = (9, 9) if num_rows <= 16 else (7, 5)
-        tile = StreamTile(8, 64, depth, x_depth, weight_first=False, num_warps=4)
+        tile = StreamGemmTile(8, 64, depth, x_depth, weight_first=False, num_warps=4)
     elif num_rows > 16 and num_features <= 1024 and is_one_wave and not is_gated:
         # One program per multiprocessor, which reads x once and requests all its weights before any of x.
         num_rounds = -(-num_features // 256)
-        return StreamTile(32, 64, num_rounds, min(num_rounds, 3), weight_first=False, num_warps=4)
+        return StreamGemmTile(32, 64, num_rounds, min(num_rounds, 3), weight_first=False, num_warps=4)
     elif is_many:
-        tile = StreamTile(64, 64, 3, 3, weight_first=False, num_warps=2)
+        tile = StreamGemmTile(64, 64, 3, 3, weight_first=False, num_warps=2)
     elif (num_rows <= 16) + (num_features < 2048) + (not is_one_wave) >= 2:
         depth = 9 if num_rows <= 16 else 6
-        tile = StreamTile(16, 64, depth, depth, weight_first=False, num_warps=2)
+        tile = StreamGemmTile(16, 64, depth, depth, weight_first=False, num_warps=2)
     else:
         depth = (7 if num_rows <= 16 else 4) if is_one_wave else 3
-        tile = StreamTile(16, 64, depth, depth, weight_first=False, num_warps=4)
+        tile = StreamGemmTile(16, 64, depth, depth, weight_first=False, num_warps=4)
     num_rounds = -(-num_features // (tile.num_warps * tile.num_columns))
     depth = min(tile.num_stages, num_rounds, max(num_rounds - 1, 3))
     return dataclasses.replace(tile, num_stages=depth, num_x_stages=min(tile.num_x_stages, depth))
@@ -97,7 +97,7 @@ def choose_tile(
 
 def choose_float8_tile(
     num_rows: int, num_channels: int, num_features: int, *, is_gated: bool, num_sms: int
-) -> StreamTile | None:
+) -> StreamGemmTile | None:
     """The tile for a GEMM with float8 weights, or None if it would not be fast; tuned on an H200.
 
     It is the same for every number of rows, and so are the bits of a row.
@@ -110,7 +110,7 @@ def choose_float8_tile(
     num_programs = -(-num_channels * (2 if is_gated else 1) // 16)
     num_columns = 128 if num_features >= 2048 else 64
     depth = min(4 if num_programs > 2 * num_sms else 6, -(-num_features // (4 * num_columns)))
-    return StreamTile(16, num_columns, depth, depth, weight_first=True, num_warps=4)
+    return StreamGemmTile(16, num_columns, depth, depth, weight_first=True, num_warps=4)
 
 
 def stream_linear(
@@ -119,7 +119,7 @@ def stream_linear(
     bias: torch.Tensor | None,
     out: torch.Tensor,
     activation: str,
-    tile: StreamTile,
+    tile: StreamGemmTile,
     scales: torch.Tensor | None = None,
 ) -> None:
     """``x Wᵀ + b``, or with an activation ``act(x W₁ᵀ + b₁) · (x W₂ᵀ + b₂)`` for the halves of ``W``.
@@ -143,7 +143,7 @@ def arguments(
     bias: torch.Tensor | None,
     out: torch.Tensor,
     activation: str,
-    tile: StreamTile,
+    tile: StreamGemmTile,
     scales: torch.Tensor | None = None,
 ) -> tuple[tuple[int], tuple[Any, ...], dict[str, Any]]:
     """Grid, arguments and constants of :func:`stream_linear`'s launch, also to compile its kernel ahead."""

@@ -23,7 +23,7 @@ class TritonStepKernels(StepKernels):
         _prepare_inputs_kernel[(triton.cdiv(max(num_rows, num_tokens), _TILE),)](
             state.header,
             state.row_slots,
-            state.row_num_new,
+            state.row_num_scheduled,
             state.num_computed,
             state.recent_tokens,
             state.step_tokens,
@@ -56,7 +56,7 @@ class TritonStepKernels(StepKernels):
         _append_tokens_kernel[(triton.cdiv(num_rows, _TILE),)](
             state.header,
             state.row_slots,
-            state.row_num_new,
+            state.row_num_scheduled,
             state.row_num_drawn,
             drawn,
             state.num_computed,
@@ -92,7 +92,7 @@ class TritonStepKernels(StepKernels):
         _append_accepted_kernel[(triton.cdiv(num_rows, _TILE),)](
             state.header,
             state.row_slots,
-            state.row_num_new,
+            state.row_num_scheduled,
             state.row_num_drawn,
             drawn,
             state.num_computed,
@@ -136,7 +136,9 @@ class TritonStepKernels(StepKernels):
 
 
 @triton.jit
-def _locate_chunks(tokens, row_num_new, query_starts, last_tokens, num_decoding, num_real_rows, CHUNK: tl.constexpr):
+def _locate_chunks(
+    tokens, row_num_scheduled, query_starts, last_tokens, num_decoding, num_real_rows, CHUNK: tl.constexpr
+):
     """Row of each token of a chunk, and its offset in that row. Program 0 also stores the boundaries of these rows."""
     is_first = tl.program_id(0) == 0
     row_of_token = tl.zeros_like(tokens) + num_decoding
@@ -145,14 +147,14 @@ def _locate_chunks(tokens, row_num_new, query_starts, last_tokens, num_decoding,
     for start in range(num_decoding, num_real_rows, CHUNK):
         rows = start + tl.arange(0, CHUNK)
         is_real = rows < num_real_rows
-        num_new = tl.load(row_num_new + rows, is_real, other=0)
-        ends = total + tl.cumsum(num_new, 0)
+        num_scheduled = tl.load(row_num_scheduled + rows, is_real, other=0)
+        ends = total + tl.cumsum(num_scheduled, 0)
         tl.store(query_starts + 1 + rows, ends, is_real & is_first)
         tl.store(last_tokens + rows, tl.maximum(ends - 1, 0).to(tl.int64), is_real & is_first)
         is_before = (ends[None, :] <= tokens[:, None]) & is_real[None, :]
         row_of_token += tl.sum(is_before.to(tl.int32), axis=1)
-        start_of_row += tl.sum(tl.where(is_before, num_new[None, :], 0), axis=1)
-        total += tl.sum(num_new, 0)
+        start_of_row += tl.sum(tl.where(is_before, num_scheduled[None, :], 0), axis=1)
+        total += tl.sum(num_scheduled, 0)
     return row_of_token, tokens - start_of_row
 
 
@@ -160,7 +162,7 @@ def _locate_chunks(tokens, row_num_new, query_starts, last_tokens, num_decoding,
 def _prepare_inputs_kernel(
     header,
     row_slots,
-    row_num_new,
+    row_num_scheduled,
     num_computed,
     recent_tokens,
     step_tokens,
@@ -195,7 +197,7 @@ def _prepare_inputs_kernel(
     num_decoding = 0 if HAS_DRAFTS else tl.load(header + 1)
     num_real_tokens = tl.load(header + 2)
     row_slot = tl.load(row_slots + index, index < num_rows, other=0)
-    row_new = tl.load(row_num_new + index, index < num_rows, other=0)
+    row_new = tl.load(row_num_scheduled + index, index < num_rows, other=0)
     sent = tl.load(step_tokens + index, index < num_tokens, other=-1)
 
     is_row, is_token = index < num_real_rows, index < num_real_tokens
@@ -208,7 +210,9 @@ def _prepare_inputs_kernel(
     tl.store(last_tokens + index, tl.where(is_decoding, index, 0).to(tl.int64), is_simple)
     if tl.program_id(0) == 0:
         tl.store(query_starts, 0)
-    row, offset = _locate_chunks(index, row_num_new, query_starts, last_tokens, num_decoding, num_real_rows, CHUNK)
+    row, offset = _locate_chunks(
+        index, row_num_scheduled, query_starts, last_tokens, num_decoding, num_real_rows, CHUNK
+    )
     in_chunk = is_token & ~is_decoding
     slot = tl.where(is_decoding, row_slot, tl.load(row_slots + row, in_chunk, other=0))
     position = tl.where(is_decoding, row_computed, tl.load(num_computed + slot, in_chunk, other=0) + offset)
@@ -231,7 +235,7 @@ def _prepare_inputs_kernel(
 def _append_tokens_kernel(
     header,
     row_slots,
-    row_num_new,
+    row_num_scheduled,
     samples,
     sampled,
     num_computed,
@@ -250,10 +254,10 @@ def _append_tokens_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     is_row = in_bounds & (rows < tl.load(header))
     slot = tl.load(row_slots + rows, in_bounds, other=0).to(tl.int64)
-    num_new = tl.load(row_num_new + rows, in_bounds, other=0)
+    num_scheduled = tl.load(row_num_scheduled + rows, in_bounds, other=0)
     is_sampling = is_row & (tl.load(samples + rows, in_bounds, other=0) != 0)
     token = tl.load(sampled + rows, in_bounds, other=0).to(tl.int32)
-    length = tl.load(num_computed + slot, is_row, other=0) + num_new
+    length = tl.load(num_computed + slot, is_row, other=0) + num_scheduled
     tl.store(num_computed + slot, length, is_row)
     # The failure marker is never read back by its request, but the stored token must be a valid index.
     place = recent_tokens + slot * NUM_RECENT + length % NUM_RECENT
@@ -296,7 +300,7 @@ def _prepare_draws_kernel(
 def _append_accepted_kernel(
     header,
     row_slots,
-    row_num_new,
+    row_num_scheduled,
     row_num_drawn,
     drawn,
     num_computed,
@@ -315,11 +319,11 @@ def _append_accepted_kernel(
     rows = tl.program_id(0) * TILE + tl.arange(0, TILE)
     is_row = (rows < num_rows) & (rows < tl.load(header))
     slot = tl.load(row_slots + rows, is_row, other=0).to(tl.int64)
-    num_new = tl.load(row_num_new + rows, is_row, other=0)
+    num_scheduled = tl.load(row_num_scheduled + rows, is_row, other=0)
     num_drawn = tl.load(row_num_drawn + rows, is_row, other=0)
     draws = is_row & (num_drawn > 0)
     computed = tl.load(num_computed + slot, is_row, other=0)
-    known = computed + num_new - num_drawn + 1
+    known = computed + num_scheduled - num_drawn + 1
     most = tl.minimum(num_drawn - 1, tl.load(num_drafts + slot, draws, other=0))
     texts = recent_tokens + slot * NUM_RECENT
     count = tl.where(draws, 1, 0)
@@ -333,7 +337,7 @@ def _append_accepted_kernel(
             goes_on = has_draft & (draft == token)
             count += goes_on.to(tl.int32)
     last = tl.load(drawn + rows * WIDTH + count - 1, draws, other=0).to(tl.int32)
-    length = tl.where(draws, known + count - 1, computed + num_new)
+    length = tl.where(draws, known + count - 1, computed + num_scheduled)
     tl.store(num_tokens + rows * num_stride, count, is_row)
     tl.store(num_computed + slot, length, is_row)
     # The failure marker is never read back by its request, but the stored token must be a valid index.

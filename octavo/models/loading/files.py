@@ -1,5 +1,10 @@
-"""Reads parts of files. Files are never memory-mapped: a disk error would then kill the process with a signal."""
+"""Reads parts of files, and puts a folder's files in order.
 
+Files are never memory-mapped: a disk error would then kill the process with a signal.
+"""
+
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from octavo.errors import WeightsError
+
+
+def in_natural_order(names: Iterable[str]) -> list[str]:
+    """Different names, sorted with numbers by their value: ``model-2`` before ``model-10``."""
+
+    def key(name: str) -> tuple[list[tuple[int, str]], str]:
+        pieces = re.split(r"([0-9]+)", name)
+        pieces[1::2] = [digits.lstrip("0") for digits in pieces[1::2]]  # the longer number is the larger one
+        return [(index % 2 and len(piece), piece) for index, piece in enumerate(pieces)], name
+
+    return sorted(set(names), key=key)
 
 
 def read_into(path: Path, offset: int, memory: NDArray[Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import nn
 
+from octavo.config.values import SAFETENSORS_READERS
 from octavo.errors import UnsupportedModelError
 from octavo.hub.model_config import ModelConfig
 from octavo.hub.source import ModelSource
@@ -60,7 +61,7 @@ def load_weights(
     """Fill a model's tensors in place, then let its layers prepare them. A loaded model may be loaded again.
 
     Args:
-        load_format: ``auto``, ``safetensors``, ``gguf`` or ``dummy``.
+        load_format: the setting's value.
         seed: seed of dummy weights.
         show_progress: show a progress bar on a terminal if the load takes long.
         phases: records the phase ``weights``; None only logs it.
@@ -111,7 +112,8 @@ def check_format(source: ModelSource, config: ModelConfig, load_format: str) -> 
     actual = "gguf" if source.kind == "gguf" else "safetensors"
     if load_format == "dummy":
         return
-    if load_format not in ("auto", actual):
+    wanted = "safetensors" if load_format in SAFETENSORS_READERS else load_format
+    if wanted not in ("auto", actual):
         raise UnsupportedModelError(f"load_format is {load_format!r}, but {source.path} holds {actual} weights.")
     stored_quantization(config, SchemeOptions())
 

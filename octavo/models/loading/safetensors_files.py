@@ -11,7 +11,7 @@ import torch
 from octavo.errors import UnsupportedModelError, WeightsError
 from octavo.hub.json_file import read_json
 from octavo.models.loading.arrival import TensorArrival
-from octavo.models.loading.files import read_into
+from octavo.models.loading.files import in_natural_order, read_into
 from octavo.models.loading.safetensors_header import SafetensorsEntry, read_header
 from octavo.models.loading.staging import Staging
 from octavo.platforms import available_cores
@@ -153,6 +153,8 @@ def _load(staging: Staging, chunk: _FileRange) -> int:
 def weight_files(folder: Path) -> list[Path]:
     """The folder's safetensors files: the one with the usual name, those in the index, or all.
 
+    Their order is that of their names, numbers by value, whatever the index or the file system says.
+
     Raises:
         WeightsError: the index names files that are missing or outside the folder.
         UnsupportedModelError: there are none.
@@ -161,9 +163,9 @@ def weight_files(folder: Path) -> list[Path]:
         return [folder / _SINGLE]
     if (folder / _INDEX).is_file():
         return _indexed_files(folder, folder / _INDEX)
-    files = sorted(folder.glob("*.safetensors"))
-    if files:
-        return files
+    names = in_natural_order(path.name for path in folder.glob("*.safetensors"))
+    if names:
+        return [folder / name for name in names]
     pickled = sorted(path.name for kind in ("*.bin", "*.pt", "*.pth") for path in folder.glob(kind))
     if pickled:
         raise UnsupportedModelError(
@@ -180,7 +182,7 @@ def _indexed_files(folder: Path, index: Path) -> list[Path]:
     if not isinstance(shards, dict) or not all(isinstance(shard, str) for shard in shards.values()):
         raise WeightsError(f"{index} has no weight_map from tensors to files.")
     files = []
-    for name in sorted(set(shards.values())):
+    for name in in_natural_order(shards.values()):
         # A name with a path could refer to any file of this machine.
         if name != Path(name).name or "\\" in name or not name.endswith(".safetensors"):
             raise WeightsError(f"{index} names {name[:200]!r}, which is not a safetensors file beside it.")

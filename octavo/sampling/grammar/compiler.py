@@ -63,7 +63,7 @@ class GrammarCompiler:
         self._default_backend = default_backend
         self._is_compact = is_compact
         self._timeout_s = timeout_s
-        self._cache = _Cache(max_cache_bytes, max_cache_entries)
+        self._cache = _GrammarCache(max_cache_bytes, max_cache_entries)
         self._pending: dict[bytes, Future[CompiledGrammar]] = {}
         self._lock = threading.Lock()
         self._vocabulary: Vocabulary | None = None
@@ -201,7 +201,7 @@ class _Refusal:
     until: float
 
 
-class _Cache:
+class _GrammarCache:
     """What became of grammars, compiled or refused with an error; the least recently used leave first."""
 
     def __init__(self, max_bytes: int, max_entries: int) -> None:

@@ -11,7 +11,7 @@ from octavo.kernels.triton.linear_hopper import (
     FEWEST_ROWS,
     MOST_ROWS,
     TILE,
-    HopperTile,
+    HopperGemmTile,
     choose_tile,
     hopper_linear,
     workspace_size,
@@ -23,15 +23,15 @@ needs_hopper = pytest.mark.skipif(
 )
 
 TILES = [
-    HopperTile(num_columns=64, num_parts=1, num_stages=2, is_shared=True),
-    HopperTile(num_columns=128, num_parts=3, num_stages=4, is_shared=False),
-    HopperTile(num_columns=64, num_parts=2, num_stages=3, is_shared=True),
+    HopperGemmTile(num_columns=64, num_parts=1, num_stages=2, is_shared=True),
+    HopperGemmTile(num_columns=128, num_parts=3, num_stages=4, is_shared=False),
+    HopperGemmTile(num_columns=64, num_parts=2, num_stages=3, is_shared=True),
 ]
 SHAPES = [(6144, 4096, False), (4096, 4096, False), (12288, 4096, True), (4096, 12288, False)]
 SHAPES += [(4096, 1024, False), (1024, 2048, False), (3072, 1024, True), (1024, 3072, False), (100, 72, True)]
 
 
-def multiply(case: ProductCase, tile: HopperTile) -> torch.Tensor:
+def multiply(case: ProductCase, tile: HopperGemmTile) -> torch.Tensor:
     """Twice over the same workspace, of the least size, full of what an earlier launch may have left."""
     x, is_gated = case.x, case.activation != "none"
     out = x.new_full((len(x), len(case.weight) // (2 if is_gated else 1)), float("nan"))
@@ -54,7 +54,7 @@ def multiply(case: ProductCase, tile: HopperTile) -> torch.Tensor:
 @pytest.mark.parametrize("shape", [(33, 100, 392), (64, 8, 2048), (128, 320, 1000)])
 def test_products(
     device: torch.device,
-    tile: HopperTile,
+    tile: HopperGemmTile,
     kind: Kind,
     shape: tuple[int, int, int],
 ) -> None:

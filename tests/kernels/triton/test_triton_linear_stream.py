@@ -10,13 +10,13 @@ import torch
 from product_case import Kind, ProductCase, every_kind, random
 
 from octavo.kernels.linear import GATES
-from octavo.kernels.triton.linear_stream import MAX_ROWS, StreamTile, choose_tile, stream_linear
+from octavo.kernels.triton.linear_stream import MAX_ROWS, StreamGemmTile, choose_tile, stream_linear
 
 needs_kernel = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0), reason="needs tensor cores"
 )
 
-FEW = StreamTile(16, 64, 4, 4, weight_first=True, num_warps=4)
+FEW = StreamGemmTile(16, 64, 4, 4, weight_first=True, num_warps=4)
 TILES = [
     FEW,
     dataclasses.replace(FEW, num_weights=32, num_columns=128, num_stages=3, num_x_stages=2, num_warps=1),
@@ -30,7 +30,7 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def multiply(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, tile: StreamTile
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str, tile: StreamGemmTile
 ) -> torch.Tensor:
     num_channels = len(weight) // (1 if activation == "none" else 2)
     out = x.new_full((len(x), num_channels), float("nan"))
@@ -44,7 +44,7 @@ def multiply(
 @pytest.mark.parametrize("shape", [(5, 100, 392), (8, 1, 8), (19, 72, 2048)])
 def test_products(
     device: torch.device,
-    tile: StreamTile,
+    tile: StreamGemmTile,
     kind: Kind,
     shape: tuple[int, int, int],
 ) -> None:

@@ -28,7 +28,7 @@ def kernels(request: pytest.FixtureRequest, device: torch.device) -> StepKernels
 
 def make_state(
     device: torch.device,
-    num_new: list[int],
+    num_scheduled: list[int],
     *,
     num_slots: int = 400,
     max_len: int = 50,
@@ -37,25 +37,25 @@ def make_state(
     num_decoding: int | None = None,
 ) -> DeviceState:
     """Rows of some lengths in slots strewn over the state; what lies past the real rows is nonsense."""
-    generator = torch.Generator().manual_seed(len(num_new))
+    generator = torch.Generator().manual_seed(len(num_scheduled))
 
     def integers(high: int, *shape: int) -> torch.Tensor:
         return torch.randint(high, shape, generator=generator).int().to(device)
 
     if num_decoding is None:
-        num_decoding = next((row for row, count in enumerate(num_new) if count > 1), len(num_new))
+        num_decoding = next((row for row, count in enumerate(num_scheduled) if count > 1), len(num_scheduled))
     row_slots = torch.full((num_slots,), 10**6, dtype=torch.int32)
-    row_slots[: len(num_new)] = torch.randperm(num_slots, generator=generator)[: len(num_new)]
-    row_num_new = torch.full((num_slots,), 10**6, dtype=torch.int32)
-    row_num_new[: len(num_new)] = torch.tensor(num_new, dtype=torch.int32)
+    row_slots[: len(num_scheduled)] = torch.randperm(num_slots, generator=generator)[: len(num_scheduled)]
+    row_num_scheduled = torch.full((num_slots,), 10**6, dtype=torch.int32)
+    row_num_scheduled[: len(num_scheduled)] = torch.tensor(num_scheduled, dtype=torch.int32)
     return DeviceState(
-        torch.tensor([len(num_new), num_decoding, sum(num_new), 0], dtype=torch.int32, device=device),
+        torch.tensor([len(num_scheduled), num_decoding, sum(num_scheduled), 0], dtype=torch.int32, device=device),
         row_slots.to(device),
-        row_num_new.to(device),
+        row_num_scheduled.to(device),
         torch.ones(num_slots, dtype=torch.int32, device=device),
-        integers(max(max_len - max(num_new, default=0), 1), num_slots),
+        integers(max(max_len - max(num_scheduled, default=0), 1), num_slots),
         integers(1000, num_slots, 32),  # fewer than the positions, so that they come round
-        sent_tokens(integers(1000, 4000), num_new),
+        sent_tokens(integers(1000, 4000), num_scheduled),
         integers(90, num_groups, num_slots, -(-max_len // block_size)),
         # Groups may differ in their number of tokens per block.
         block_size + torch.arange(num_groups, dtype=torch.int32, device=device),
@@ -64,10 +64,10 @@ def make_state(
     )
 
 
-def sent_tokens(tokens: torch.Tensor, num_new: list[int]) -> torch.Tensor:
+def sent_tokens(tokens: torch.Tensor, num_scheduled: list[int]) -> torch.Tensor:
     """The same tokens, but −1 for those of every other row: the state has those."""
     start = 0
-    for row, count in enumerate(num_new):
+    for row, count in enumerate(num_scheduled):
         if row % 2 == 0:
             tokens[start : start + count] = -1
         start += count
@@ -78,9 +78,9 @@ def plain_inputs(state: DeviceState, num_rows: int, num_tokens: int) -> dict[str
     """What :func:`prepare_inputs` must write, on the host."""
     real_rows, _, real_tokens, _ = state.header.tolist()
     slots = state.row_slots[:real_rows].long().cpu()
-    num_new = state.row_num_new[:real_rows].long().cpu()
+    num_scheduled = state.row_num_scheduled[:real_rows].long().cpu()
     computed = state.num_computed.cpu()[slots].long()
-    ends = num_new.cumsum(0)
+    ends = num_scheduled.cumsum(0)
     out = {
         "token_ids": torch.zeros(num_tokens, dtype=torch.int64),
         "positions": torch.zeros(num_tokens, dtype=torch.int64),
@@ -89,10 +89,10 @@ def plain_inputs(state: DeviceState, num_rows: int, num_tokens: int) -> dict[str
         "seq_lens": torch.zeros(num_rows, dtype=torch.int32),
         "last_tokens": torch.zeros(num_rows, dtype=torch.int64),
     }
-    out["query_starts"][:real_rows] = (ends - num_new).int()
-    out["seq_lens"][:real_rows] = (computed + num_new).int()
+    out["query_starts"][:real_rows] = (ends - num_scheduled).int()
+    out["seq_lens"][:real_rows] = (computed + num_scheduled).int()
     out["last_tokens"][:real_rows] = ends - 1
-    for slot, count, first, end in zip(slots, num_new.tolist(), computed.tolist(), ends.tolist(), strict=True):
+    for slot, count, first, end in zip(slots, num_scheduled.tolist(), computed.tolist(), ends.tolist(), strict=True):
         positions = first + torch.arange(count)
         tokens = slice(end - count, end)
         out["positions"][tokens] = positions
@@ -137,27 +137,32 @@ def test_a_step_that_decodes(kernels: StepKernels, num_real: int, num_rows: int,
 
 
 @pytest.mark.parametrize(
-    "num_new", [[5], [1, 1, 7], [1] * 130 + [40, 1, 33], [9] * 40, [1, 2, 3, 4, 5] * 60, [3, 0, 2, 0, 0, 4]]
+    "num_scheduled", [[5], [1, 1, 7], [1] * 130 + [40, 1, 33], [9] * 40, [1, 2, 3, 4, 5] * 60, [3, 0, 2, 0, 0, 4]]
 )
 @pytest.mark.parametrize(("spare_rows", "spare_tokens"), [(0, 0), (3, 9), (150, 0), (0, 200)])
 def test_a_step_of_chunks(
-    kernels: StepKernels, num_new: list[int], spare_rows: int, spare_tokens: int, device: torch.device
+    kernels: StepKernels, num_scheduled: list[int], spare_rows: int, spare_tokens: int, device: torch.device
 ) -> None:
-    if 0 in num_new:
+    if 0 in num_scheduled:
         # A row without tokens has no last one to check.
-        state = make_state(device, num_new)
-        result = run(kernels, state, len(num_new) + spare_rows, sum(num_new) + spare_tokens)
-        expected = plain_inputs(state, len(num_new) + spare_rows, sum(num_new) + spare_tokens)
+        state = make_state(device, num_scheduled)
+        result = run(kernels, state, len(num_scheduled) + spare_rows, sum(num_scheduled) + spare_tokens)
+        expected = plain_inputs(state, len(num_scheduled) + spare_rows, sum(num_scheduled) + spare_tokens)
         assert all(torch.equal(result[name], expected[name]) for name in expected if name != "last_tokens")
     else:
-        check(kernels, make_state(device, num_new), len(num_new) + spare_rows, sum(num_new) + spare_tokens)
+        check(
+            kernels,
+            make_state(device, num_scheduled),
+            len(num_scheduled) + spare_rows,
+            sum(num_scheduled) + spare_tokens,
+        )
 
 
-@pytest.mark.parametrize("num_new", [[4], [4] * 300, [3, 1, 4, 4, 2], [2, 4, 1] * 50 + [9, 40]])
-def test_decoding_rows_with_drafts(kernels: StepKernels, num_new: list[int], device: torch.device) -> None:
-    num_decoding = sum(count <= 4 for count in num_new)
-    state = make_state(device, num_new, num_decoding=num_decoding)
-    check(kernels, state, len(num_new) + 5, sum(num_new) + 20, decode_len=4)
+@pytest.mark.parametrize("num_scheduled", [[4], [4] * 300, [3, 1, 4, 4, 2], [2, 4, 1] * 50 + [9, 40]])
+def test_decoding_rows_with_drafts(kernels: StepKernels, num_scheduled: list[int], device: torch.device) -> None:
+    num_decoding = sum(count <= 4 for count in num_scheduled)
+    state = make_state(device, num_scheduled, num_decoding=num_decoding)
+    check(kernels, state, len(num_scheduled) + 5, sum(num_scheduled) + 20, decode_len=4)
 
 
 def test_rows_of_one_token_need_not_be_called_decoding(kernels: StepKernels, device: torch.device) -> None:
@@ -172,8 +177,8 @@ def test_a_step_without_rows_is_padding(kernels: StepKernels, device: torch.devi
 @pytest.mark.parametrize("num_groups", [1, 3])
 @pytest.mark.parametrize("block_size", [1, 16])
 def test_groups_and_block_sizes(kernels: StepKernels, num_groups: int, block_size: int, device: torch.device) -> None:
-    for num_new in ([1, 1], [1, 6]):
-        check(kernels, make_state(device, num_new, num_groups=num_groups, block_size=block_size), 4, 10)
+    for num_scheduled in ([1, 1], [1, 6]):
+        check(kernels, make_state(device, num_scheduled, num_groups=num_groups, block_size=block_size), 4, 10)
 
 
 def test_a_token_past_the_tables_goes_nowhere(kernels: StepKernels, device: torch.device) -> None:
@@ -188,8 +193,8 @@ def test_a_token_past_the_tables_goes_nowhere(kernels: StepKernels, device: torc
 
 @pytest.mark.parametrize(("num_real", "num_rows"), [(1, 1), (5, 8), (0, 4), (200, 256)])
 def test_append(kernels: StepKernels, num_real: int, num_rows: int, device: torch.device) -> None:
-    num_new = [1 + row % 5 for row in range(num_real)]
-    state = make_state(device, num_new, max_len=30)
+    num_scheduled = [1 + row % 5 for row in range(num_real)]
+    state = make_state(device, num_scheduled, max_len=30)
     generator = torch.Generator().manual_seed(1)
     draws = torch.randint(2, (num_rows,), generator=generator).int().to(device)
     state.row_num_drawn = draws
@@ -199,7 +204,7 @@ def test_append(kernels: StepKernels, num_real: int, num_rows: int, device: torc
     expected_out = out_tokens.clone()
     for row in range(num_real):
         slot = int(state.row_slots[row])
-        expected_computed[slot] += num_new[row]
+        expected_computed[slot] += num_scheduled[row]
         expected_out[row] = drawn[row] if draws[row] else 0
         if draws[row]:
             expected_tokens[slot, expected_computed[slot] % 32] = max(int(drawn[row]), 0)
@@ -218,8 +223,8 @@ def drafting_state(device: torch.device, width: int, num_real: int = 150) -> Dev
     """Rows in the middle of prompts, at their ends, and with drafts, of few different tokens."""
     generator = torch.Generator().manual_seed(width)
     num_drawn = torch.randint(0, width + 1, (num_real,), generator=generator)
-    num_new = torch.where(num_drawn > 1, num_drawn, torch.randint(1, 6, (num_real,), generator=generator))
-    state = make_state(device, num_new.tolist(), max_len=60, num_decoding=0)
+    num_scheduled = torch.where(num_drawn > 1, num_drawn, torch.randint(1, 6, (num_real,), generator=generator))
+    state = make_state(device, num_scheduled.tolist(), max_len=60, num_decoding=0)
     state.row_num_drawn[:num_real] = num_drawn.int().to(device)
     state.recent_tokens = torch.randint(3, state.recent_tokens.shape, generator=generator).int().to(device)
     state.num_drafts = torch.randint(width, state.num_drafts.shape, generator=generator).int().to(device)

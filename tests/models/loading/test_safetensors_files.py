@@ -19,6 +19,7 @@ from octavo.errors import OctavoError, UnsupportedModelError, WeightsError
 from octavo.hub import ModelSource
 from octavo.models.loading import LoadReport, load_weights, safetensors_files
 from octavo.models.loading.checkpoint import check_fit
+from octavo.models.loading.files import in_natural_order
 from octavo.models.loading.safetensors_files import SafetensorsCheckpoint
 from octavo.quantization.slot import WeightSlot
 
@@ -43,9 +44,10 @@ def test_types_are_converted(stored: torch.dtype, tmp_path: Path) -> None:
     model.assert_loaded()
 
 
-def test_shards(tmp_path: Path) -> None:
+@pytest.mark.parametrize("load_format", ["auto", "safetensors", "fastsafetensors", "hf"])
+def test_shards(load_format: str, tmp_path: Path) -> None:
     model = tiny("qwen3")
-    load(model, write_shards(tmp_path, model.weights))
+    load(model, write_shards(tmp_path, model.weights), load_format)
     model.assert_loaded()
 
 
@@ -55,6 +57,23 @@ def test_shards_without_an_index(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").unlink()
     load(model, source)
     model.assert_loaded()
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_shards_come_in_natural_order_whatever_the_index_says(has_index: bool, tmp_path: Path) -> None:
+    numbers = [10, 1, 9, 2, 100]
+    names = [f"model-{number}.safetensors" for number in numbers]
+    for number, name in zip(numbers, names, strict=True):
+        save_file({f"w{number}": torch.zeros(1)}, tmp_path / name)
+    if has_index:
+        index = {f"w{number}": name for number, name in zip(numbers, names, strict=True)}
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    assert list(SafetensorsCheckpoint(tmp_path).shapes()) == ["w1", "w2", "w9", "w10", "w100"]
+
+
+def test_numbers_in_names_are_compared_by_value() -> None:
+    names = ["b", "a10", "a010", "a9b2", "a9b10", "a9", "10", "9", "a" + "1" * 5000]
+    assert in_natural_order([*names, "b"]) == ["9", "10", "a9", "a9b2", "a9b10", "a010", "a10", "a" + "1" * 5000, "b"]
 
 
 def test_a_consolidated_copy_is_not_read(tmp_path: Path) -> None:
