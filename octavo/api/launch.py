@@ -177,10 +177,12 @@ async def _serve_with_children(settings: EngineConfig, server: ServerSettings, c
     try:
         stop = asyncio.create_task(stopping.wait())
         await asyncio.wait({engine, stop, *children}, return_when=asyncio.FIRST_COMPLETED)
-        status = 0 if stopping.is_set() else _status_of_failure(children)
-        if status == START_FAILED:
-            # All API processes hit the same error, and the first one reports it.
-            await asyncio.wait({children[0], stop}, timeout=_EXTRA_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        status = 0
+        if not stopping.is_set():
+            if engine.done() or _status_of_failure(children) == START_FAILED:
+                # All processes hit the same error, and the first API process reports it.
+                await asyncio.wait({children[0], stop}, timeout=_EXTRA_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            status = _status_of_failure(children)
         stopping.set()
         await asyncio.wait(children, timeout=server.shutdown_timeout + _EXTRA_SECONDS)
         return status
