@@ -29,6 +29,17 @@ def test_a_step_attends_to_its_sequences(lengths: Lengths, num_padding: int, dty
     assert output.isfinite().all()
 
 
+@pytest.mark.parametrize("num_chosen", [None, 1, 7])
+@pytest.mark.parametrize("has_sinks", [False, True])
+@pytest.mark.parametrize("lengths", STEPS)
+def test_sinks_and_chosen_tokens(lengths: Lengths, has_sinks: bool, num_chosen: int | None) -> None:
+    case = latent_case(lengths, num_padding=2, has_sinks=has_sinks, num_chosen=num_chosen)
+    store_latent.reference(case.latent, case.cache, case.inputs.slot_mapping)
+    output = latent_attention.reference(case.q, case.cache, case.inputs, case.spec, **case.options)
+    torch.testing.assert_close(output[: len(case.expected)].double(), case.expected, rtol=1e-5, atol=1e-5)
+    assert output.isfinite().all()
+
+
 def test_chunks_in_tiles_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     case = latent_case([(13, 29)])
     store_latent.reference(case.latent, case.cache, case.inputs.slot_mapping)
