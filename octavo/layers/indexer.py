@@ -28,6 +28,9 @@ class Indexer(CachedLayer):
         build: its name is the cache's.
         max_positions: maximum sequence length in tokens. If no sequence is longer than what is chosen, nothing is
             computed or stored.
+
+    Attributes:
+        num_chosen: tokens that a query attends to, at most.
     """
 
     def __init__(
@@ -36,7 +39,8 @@ class Indexer(CachedLayer):
         super().__init__({build.name: Latent(fields.head_dim, compute_type())})
         self.name = build.name
         self._fields, self._rotary_dim = fields, config.head_dim
-        self._is_needed = max_positions > fields.num_chosen
+        self.num_chosen = fields.num_chosen
+        self._is_needed = max_positions > self.num_chosen
         self.wq_b = build.linear("wq_b", query_rank, fields.num_heads * fields.head_dim)
         self.wk = build.linear("wk", config.hidden_size, fields.head_dim)
         self.k_norm = LayerNorm(fields.head_dim, fields.key_eps)
@@ -58,7 +62,7 @@ class Indexer(CachedLayer):
         key = self._rotated(self.k_norm(self.wk(x))[:, None], rope)[:, 0]
         store_latent(key, cache, inputs.slot_mapping)
         queries = self._rotated(self.wq_b(query).unflatten(1, (self._fields.num_heads, -1)), rope)
-        return choose_tokens(queries, self.weights_proj(x), cache, inputs, self._fields.num_chosen)
+        return choose_tokens(queries, self.weights_proj(x), cache, inputs, self.num_chosen)
 
     def _rotated(self, x: torch.Tensor, rope: RopeTables) -> torch.Tensor:
         """``[T, H, D]`` with positions; the values that rotate come first, as scores do not depend on the order."""

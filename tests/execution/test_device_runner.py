@@ -75,7 +75,7 @@ def make_requests() -> list[EngineRequest]:
     ],
 )
 @pytest.mark.usefixtures("hasty_admission")
-@pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "Gemma3ForCausalLM"])
+@pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "Gemma3ForCausalLM", "DeepseekV32ForCausalLM"])
 def test_tokens_and_logprobs_equal_the_plain_runners(architecture: str, settings: dict[str, Any]) -> None:
     config = tiny_config(architecture, LAYERS, 5)
     model = tiny_model(config)
