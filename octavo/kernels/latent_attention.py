@@ -80,9 +80,9 @@ def latent_attention(
     """
     output = q.new_zeros(*q.shape[:2], spec.rank)
     if chosen is not None:
-        for row, tokens, _ in tokens_of(inputs):
+        for row, of_row, _ in tokens_of(inputs):
             vectors = gather_row(cache, scales, inputs, row)
-            for token in tokens:
+            for token in of_row:
                 seen = vectors[chosen[token, chosen[token] >= 0].long()]
                 output[token] = _attend_chosen(q[token], seen, spec, sinks)
         return output
