@@ -54,7 +54,9 @@ class ContextBuilder:
             slot_mapping=self.inputs.slot_mapping[index, : shape.num_tokens],
             block_size=group.block_size,
             num_kv_heads=num_kv_heads,
-            runs_per_block=self.plan.block_bytes // (group.block_size * spec.run_bytes),
+            runs_per_block=self.plan.block_bytes // (group.block_size * spec.run_bytes)
+            if isinstance(spec, Full)
+            else 0,
             window=group.signed_window,
             rows=self.inputs.rows,
             shape=shape,
