@@ -34,7 +34,8 @@ def choose_tokens(
     of_rows = tables, inputs.slots, rows.query_starts, rows.seq_lens, rows.counts
     for first in range(0, num_tokens, at_once):
         count = min(at_once, num_tokens - first)
-        parts = min(max(4 * num_multiprocessors(q.device) // count, 1), triton.cdiv(max_tokens, keys))
+        # Several programs to a multiprocessor, so that the last ones to start do not leave many idle.
+        parts = min(triton.cdiv(8 * num_multiprocessors(q.device), count), triton.cdiv(max_tokens, keys))
         _score_kernel[(count, parts)](
             q, weights, cache, *of_rows, scores, first,
             q.stride(0), q.stride(1), weights.stride(0), cache.stride(0), cache.stride(1),
