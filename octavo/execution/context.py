@@ -48,13 +48,15 @@ class ContextBuilder:
         Args:
             num_kv_heads: key/value heads of a layer.
         """
+        run_bytes = group.block_size * spec.run_bytes
+        runs_per_block = self.plan.block_bytes // run_bytes if isinstance(spec, Full) else 0
         return AttentionInputs(
             block_tables=self.state.block_tables[index],
             slots=self.state.row_slots[: shape.num_rows],
             slot_mapping=self.inputs.slot_mapping[index, : shape.num_tokens],
             block_size=group.block_size,
             num_kv_heads=num_kv_heads,
-            runs_per_block=self.plan.block_bytes // (group.block_size * spec.run_bytes),
+            runs_per_block=runs_per_block,
             window=group.signed_window,
             rows=self.inputs.rows,
             shape=shape,

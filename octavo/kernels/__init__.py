@@ -31,6 +31,7 @@ from octavo.kernels.basic import (
 from octavo.kernels.blocks import FORMATS, LANES, block_kernels
 from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.dispatch import compile_together
+from octavo.kernels.indexer import choose_tokens
 from octavo.kernels.latent_attention import LatentSpec, latent_attention, store_latent
 from octavo.kernels.linear import LinearOp, linear, padded_rows
 from octavo.kernels.scaled import FLOAT8, float8_linear, int8_linear, quantize_rows

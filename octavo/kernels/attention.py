@@ -66,7 +66,7 @@ class AttentionInputs:
         slot_mapping: ``[T]`` int64 on the device, where each new token goes in the cache; −1 for padding.
         block_size: tokens per block.
         num_kv_heads: key/value heads of every layer of the group.
-        runs_per_block: distance from a block to the next, in heads' runs of ``block_size`` keys.
+        runs_per_block: distance from a block to the next, in heads' runs of ``block_size`` keys; 0 for latent vectors.
         window: number of tokens that a query attends to, itself included; negative for chunks of so many tokens, within
             which queries attend; None for all tokens.
         rows: the rows' lengths.

@@ -5,12 +5,13 @@ With the up-projections absorbed into queries and outputs, all heads share one k
 cache is ``[blocks, block_size, rank + rope_dim]``.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
 
-from octavo.kernels.attention import AttentionInputs, causal_mask
+from octavo.kernels.attention import AttentionInputs, causal_mask, sink_softmax
 from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.dispatch import kernel
 
@@ -61,6 +62,8 @@ def latent_attention(
     inputs: AttentionInputs,
     spec: LatentSpec,
     scales: CacheScales | None = None,
+    sinks: torch.Tensor | None = None,
+    chosen: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Causal attention of a step's absorbed queries over the cached latent vectors; softmax in float32.
 
@@ -68,11 +71,21 @@ def latent_attention(
         q: ``[≥ T, H, rank + rope_dim]``; rows past the step's tokens are padding.
         cache: ``[blocks, block_size, rank + rope_dim]`` with the step's tokens already stored.
         scales: of a quantised cache.
+        sinks: ``[H]`` float32 logits that count in the denominator and have no value; None for none.
+        chosen: positions of the tokens that each query attends to, see :func:`octavo.kernels.indexer.choose_tokens`;
+            None for all up to its own.
 
     Returns:
         ``[≥ T, H, rank]``; padding is finite.
     """
     output = q.new_zeros(*q.shape[:2], spec.rank)
+    if chosen is not None:
+        for row, of_row, _ in tokens_of(inputs):
+            vectors = gather_row(cache, scales, inputs, row)
+            for token in of_row:
+                seen = vectors[chosen[token, chosen[token] >= 0].long()]
+                output[token] = _attend_chosen(q[token], seen, spec, sinks)
+        return output
     starts = [0, *accumulate(inputs.query_lens)]
     # Decoding rows within a factor of two in length run together, so that padding at most doubles the work.
     decodes: dict[int, list[int]] = {}
@@ -81,12 +94,26 @@ def latent_attention(
             decodes.setdefault(seq_len.bit_length(), []).append(row)
         elif query_len:
             own = slice(starts[row], starts[row + 1])
-            output[own] = _attend_chunk(q[own], _gather(cache, scales, inputs, [row])[0], spec)
+            output[own] = _attend_chunk(q[own], gather_row(cache, scales, inputs, row), spec, sinks)
     for rows in decodes.values():
         tokens = torch.tensor([starts[row] for row in rows], device=q.device)
         lengths = torch.tensor([inputs.seq_lens[row] for row in rows], device=q.device)
-        output[tokens] = _attend_decodes(q[tokens], _gather(cache, scales, inputs, rows), lengths, spec).to(q.dtype)
+        vectors = _gather(cache, scales, inputs, rows)
+        output[tokens] = _attend_decodes(q[tokens], vectors, lengths, spec, sinks).to(q.dtype)
     return output
+
+
+def tokens_of(inputs: AttentionInputs) -> Iterator[tuple[int, range, range]]:
+    """For each row of a step its index, its tokens within the step and their positions; waits for the device."""
+    start = 0
+    for row, (query_len, seq_len) in enumerate(zip(inputs.query_lens, inputs.seq_lens, strict=True)):
+        yield row, range(start, start + query_len), range(seq_len - query_len, seq_len)
+        start += query_len
+
+
+def gather_row(cache: torch.Tensor, scales: CacheScales | None, inputs: AttentionInputs, row: int) -> torch.Tensor:
+    """A row's cached vectors, ``[S, size]`` float32."""
+    return _gather(cache, scales, inputs, [row])[0]
 
 
 def _gather(cache: torch.Tensor, scales: CacheScales | None, inputs: AttentionInputs, rows: list[int]) -> torch.Tensor:
@@ -105,15 +132,24 @@ def _gather(cache: torch.Tensor, scales: CacheScales | None, inputs: AttentionIn
     return vectors if scales is None else vectors * scales.values[places][..., None]
 
 
-def _attend_decodes(q: torch.Tensor, keys: torch.Tensor, lengths: torch.Tensor, spec: LatentSpec) -> torch.Tensor:
+def _attend_chosen(q: torch.Tensor, keys: torch.Tensor, spec: LatentSpec, sinks: torch.Tensor | None) -> torch.Tensor:
+    """One query over the tokens that it sees: ``[H, rank + R]`` over ``[N, rank + R]`` → ``[H, rank]``."""
+    scores = (q.float() * spec.scale) @ keys.T
+    return (sink_softmax(scores, None if sinks is None else sinks[:, None]) @ keys[:, : spec.rank]).to(q.dtype)
+
+
+def _attend_decodes(
+    q: torch.Tensor, keys: torch.Tensor, lengths: torch.Tensor, spec: LatentSpec, sinks: torch.Tensor | None
+) -> torch.Tensor:
     """One query per row: ``[B, H, rank + rope_dim]`` over ``[B, S, rank + rope_dim]`` → ``[B, H, rank]`` float32."""
     scores = torch.bmm(q.float() * spec.scale, keys.transpose(1, 2))
     is_past_end = torch.arange(keys.shape[1], device=q.device) >= lengths[:, None]
-    weights = scores.masked_fill_(is_past_end[:, None], float("-inf")).softmax(-1)
+    scores = scores.masked_fill_(is_past_end[:, None], float("-inf"))
+    weights = sink_softmax(scores, None if sinks is None else sinks[:, None])
     return torch.bmm(weights, keys[:, :, : spec.rank])
 
 
-def _attend_chunk(q: torch.Tensor, keys: torch.Tensor, spec: LatentSpec) -> torch.Tensor:
+def _attend_chunk(q: torch.Tensor, keys: torch.Tensor, spec: LatentSpec, sinks: torch.Tensor | None) -> torch.Tensor:
     """The last Q tokens of a row: ``[Q, H, rank + rope_dim]`` over ``[S, rank + rope_dim]`` → ``[Q, H, rank]``."""
     first = len(keys) - len(q)
     tile = max(1, _MAX_SCORES // (spec.num_heads * len(keys)))
@@ -123,6 +159,7 @@ def _attend_chunk(q: torch.Tensor, keys: torch.Tensor, spec: LatentSpec) -> torc
         visible = keys[: first + start + len(queries)]
         scores = (queries.flatten(0, 1) @ visible.T).view(*queries.shape[:2], -1)
         mask = causal_mask(len(queries), first + start, 0, len(visible), None, q.device)
-        weights = scores.masked_fill_(~mask[:, None], float("-inf")).softmax(-1)
+        scores = scores.masked_fill_(~mask[:, None], float("-inf"))
+        weights = sink_softmax(scores, None if sinks is None else sinks[:, None])
         parts.append((weights.flatten(0, 1) @ visible[:, : spec.rank]).view(*queries.shape[:2], -1))
     return torch.cat(parts)

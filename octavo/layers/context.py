@@ -21,12 +21,15 @@ class StepContext:
         inputs: per cache, what its group's block table means for this step, in the form that its kind's kernels take.
         new_keys: per cache that several layers read, the step's keys and values as its own layer projects them,
             ``[T, 2·Hkv·D]``; filled by that layer.
+        chosen: positions of the tokens that each query attends to, as the last indexer chose them; None for all. See
+            :func:`octavo.kernels.indexer.choose_tokens`.
     """
 
     attention: LayerAttention
     caches: Mapping[str, tuple[torch.Tensor, ...]]
     inputs: Mapping[str, Any]
     new_keys: dict[str, torch.Tensor] = field(default_factory=dict)
+    chosen: torch.Tensor | None = None
 
 
 def compute_type() -> str:

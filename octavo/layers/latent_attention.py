@@ -11,8 +11,9 @@ from octavo.kernels import LatentSpec, RopeTables, apply_rope, latent_attention,
 from octavo.layers.build import Build
 from octavo.layers.cache_scales import LayerScales, stored_type
 from octavo.layers.context import CachedLayer, StepContext
+from octavo.layers.indexer import Indexer
 from octavo.layers.norm import RMSNorm
-from octavo.layers.rotary import MAIN_ROPE
+from octavo.layers.rotary import MAIN_ROPE, as_halves
 from octavo.layers.weights import sibling
 from octavo.quantization.grouped_weight import GroupedWeight, Layout
 from octavo.quantization.pending import PendingTensors
@@ -49,6 +50,7 @@ class LatentAttention(CachedLayer):
         is_interleaved: whether rotary embedding turns pairs of neighbours, ``(2i, 2i + 1)``, not ``(i, i + R/2)``.
         latent_scale: factor on normed compressed vectors.
         has_kv_by_head: whether checkpoints have the projections to keys and to values apart and by head.
+        indexer: chooses the tokens that queries attend to; without one they attend to what was chosen last in the step.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class LatentAttention(CachedLayer):
         is_interleaved: bool = True,
         latent_scale: float = 1.0,
         has_kv_by_head: bool = False,
+        indexer: Indexer | None = None,
     ) -> None:
         stored = build.cache.of_layer(build.name)
         size, has_scales = sizes.rank + sizes.rope_dim, stored.has_own_scales
@@ -88,43 +91,54 @@ class LatentAttention(CachedLayer):
         expansion = _ExpansionByHead if has_kv_by_head else _Expansion
         self.kv_b_proj = expansion(heads, own_heads, (sizes.plain_dim, sizes.value_dim), sizes.rank, layout)
         self.o_proj = build.linear("o_proj", heads * sizes.value_dim, hidden, bias=bias, split="row")
+        self.indexer = indexer
 
     def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], step: StepContext) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
         inputs = step.inputs[self.name]
         cache, scales = self.scales.beside(step.caches[self.name])
         rope = ropes[MAIN_ROPE]
-        plain, rotary = self.queries(x)
-        compressed, key = self.latents(x)
+        query = self._query(x)
+        if self.indexer is not None:
+            step.chosen = self.indexer(x, query, rope, step)
+        plain, rotary = self._heads(query)
+        compressed, key = self._latents(x)
         key = apply_rope(key[:, None], *rope)[:, 0]
         store_latent(torch.cat((compressed, key), -1), cache, inputs.slot_mapping, scales)
         to_keys, to_values = self.kv_b_proj.by_head()
         absorbed = torch.bmm(plain.transpose(0, 1), to_keys).transpose(0, 1)  # [T, H, rank]
         q = torch.cat((absorbed, apply_rope(rotary, *rope)), -1)
-        attended = latent_attention(q, cache, inputs, self.spec, scales)  # [T, H, rank]
+        attended = latent_attention(q, cache, inputs, self.spec, scales, self.sinks(), step.chosen)  # [T, H, rank]
         values = torch.bmm(attended.transpose(0, 1), to_values.transpose(1, 2)).transpose(0, 1)
-        return self.o_proj(values.flatten(1))
+        return self.o_proj(self.weighted(values.flatten(1), x))
 
-    def queries(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def sinks(self) -> torch.Tensor | None:
+        """Attention sinks of the heads on this device; see :func:`octavo.kernels.latent_attention`."""
+        return None
+
+    def weighted(self, values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """What the output projection gets of attention's values, ``[T, H · V]``, and the layer's input."""
+        return values
+
+    def _query(self, x: torch.Tensor) -> torch.Tensor:
+        """What queries are made of: compressed, ``[T, query_rank]``, or the layer's input."""
+        return x if self.sizes.query_rank is None else self.q_a_layernorm(self.q_a_proj(x))
+
+    def _heads(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Of each head's query the part without positions, ``[T, H, P]``, and that still to rotate, ``[T, H, R]``."""
         sizes = self.sizes
-        queries = self.q_proj(x) if sizes.query_rank is None else self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x)))
+        queries = self.q_proj(query) if sizes.query_rank is None else self.q_b_proj(query)
         plain, rotary = queries.unflatten(1, (self.spec.num_heads, -1)).split((sizes.plain_dim, sizes.rope_dim), -1)
         return plain, self._pairs(rotary)
 
-    def latents(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _latents(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """What keys and values are made of, ``[T, rank]``, and the key still to rotate, ``[T, R]``."""
         compressed, key = self.kv_a_proj_with_mqa(x).split((self.sizes.rank, self.sizes.rope_dim), -1)
         return self.kv_a_layernorm(compressed.contiguous()), self._pairs(key)
 
     def _pairs(self, x: torch.Tensor) -> torch.Tensor:
         """``[..., R]`` with the values that rotate together ``R/2`` apart."""
-        return _as_halves(x) if self._is_interleaved else x
-
-
-def _as_halves(x: torch.Tensor) -> torch.Tensor:
-    """Reorder ``[..., R]`` of pairs ``(2i, 2i + 1)`` to pairs ``(i, i + R/2)``; scores do not depend on the order."""
-    return x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+        return as_halves(x) if self._is_interleaved else x
 
 
 class _ScaledNorm(RMSNorm):

@@ -7,13 +7,13 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from octavo.errors import UnsupportedModelError
 from octavo.hub.families.deepseek import DeepseekFields
 from octavo.hub.model_config import ModelConfig
 from octavo.kernels import RopeTables
 from octavo.layers.build import Build
 from octavo.layers.context import StepContext
 from octavo.layers.decoder import PreNormLayer
+from octavo.layers.indexer import Indexer
 from octavo.layers.latent_attention import LatentAttention, LatentSizes
 from octavo.layers.moe import feed_forward
 from octavo.layers.norm import Norm, RMSNorm
@@ -21,7 +21,11 @@ from octavo.models.base import DecoderLM
 
 
 def latent_attention(
-    config: ModelConfig, own: DeepseekFields, build: Build, kind: type[LatentAttention] = LatentAttention
+    config: ModelConfig,
+    own: DeepseekFields,
+    build: Build,
+    kind: type[LatentAttention] = LatentAttention,
+    indexer: Indexer | None = None,
 ) -> LatentAttention:
     """A layer's attention module."""
     return kind(
@@ -33,29 +37,32 @@ def latent_attention(
         is_interleaved=own.rope_interleave,
         latent_scale=own.latent_scale,
         has_kv_by_head=own.has_kv_by_head,
+        indexer=indexer,
     )
 
 
-def check_all_indexed(own: DeepseekFields, max_positions: int) -> None:
-    """Check that an indexer would choose all tokens of the longest sequence.
+def make_indexer(
+    config: ModelConfig, own: DeepseekFields, index: int, build: Build, max_positions: int
+) -> Indexer | None:
+    """The indexer of the layer of an index; None if it has none.
 
-    Raises:
-        UnsupportedModelError: there may be more tokens than it chooses.
+    Args:
+        build: of the attention module.
     """
-    if own.num_indexed is not None and max_positions > own.num_indexed:
-        raise UnsupportedModelError(
-            f"The model attends to chosen tokens (index_topk = {own.num_indexed}), which is not supported for longer "
-            f"sequences; set max_model_len to at most {own.num_indexed}."
-        )
+    if own.indexer is None or not own.indexer.is_own[index]:
+        return None
+    assert own.q_lora_rank is not None, "the configuration was checked"
+    return Indexer(config, own.indexer, own.q_lora_rank, build.at("indexer"), max_positions)
 
 
-def indexer_weights(config: ModelConfig) -> tuple[str, ...]:
-    """Beginnings of the names of the indexer's tensors, which is not needed then."""
-    return tuple(f"model.layers.{index}.self_attn.indexer." for index in range(config.num_layers))
+def shared_indexers(own: DeepseekFields) -> tuple[str, ...]:
+    """Beginnings of the names of indexers' tensors in layers that use another one's choice."""
+    is_own = () if own.indexer is None else own.indexer.is_own
+    return tuple(f"model.layers.{index}.self_attn.indexer." for index, has_one in enumerate(is_own) if not has_one)
 
 
 class DeepseekDecoder(DecoderLM):
-    """arXiv:2405.04434 (V2), arXiv:2412.19437 (V3).
+    """arXiv:2405.04434 (V2), arXiv:2412.19437 (V3), arXiv:2512.02556 (V3.2).
 
     Attributes:
         sparse_layer: class of the layers with experts.
@@ -68,21 +75,15 @@ class DeepseekDecoder(DecoderLM):
         norm = partial(RMSNorm, config.hidden_size, config.rms_norm_eps)
 
         def layer(index: int, build: Build) -> PreNormLayer:
-            attention = latent_attention(config, own, build.at("self_attn"))
+            inner = build.at("self_attn")
+            indexer = make_indexer(config, own, index, inner, max_positions)
+            attention = latent_attention(config, own, inner, indexer=indexer)
             mlp = feed_forward(config, own.experts, index, build.at("mlp"))
             kind = self.sparse_layer if own.experts.is_sparse[index] else PreNormLayer
             return kind(attention, mlp, norm)
 
         super().__init__(config, build, layer, max_positions)
-
-
-class IndexedDecoder(DeepseekDecoder):
-    """DeepSeek V3.2 (arXiv:2512.02556) and GLM-5, for sequences of which the indexer chooses all tokens."""
-
-    def __init__(self, config: ModelConfig, build: Build, max_positions: int) -> None:
-        check_all_indexed(config.own_as(DeepseekFields), max_positions)
-        super().__init__(config, build, max_positions)
-        self.unused_weights = indexer_weights(config)
+        self.unused_weights = shared_indexers(own)
 
 
 class NormedOutputLayer(PreNormLayer):

@@ -7,18 +7,18 @@ from typing import ClassVar
 from octavo.hub.families.hunyuan4 import Hunyuan4Fields
 from octavo.hub.model_config import ModelConfig
 from octavo.layers.build import Build
-from octavo.layers.expanded_attention import ExpandedAttention
+from octavo.layers.gated_latent_attention import GatedLatentAttention
 from octavo.layers.hyper_connections import HyperConnection, HyperLayer, StreamsNorm, StreamWeights
 from octavo.layers.moe import feed_forward
 from octavo.layers.norm import RMSNorm
 from octavo.models.base import DecoderLM
-from octavo.models.deepseek import check_all_indexed, indexer_weights, latent_attention
+from octavo.models.deepseek import latent_attention, make_indexer, shared_indexers
 from octavo.models.loading.checkpoint import Checkpoint
 from octavo.models.loading.renamed import RenamedCheckpoint
 
 
 class HYV4ForCausalLM(DecoderLM):
-    """For sequences of which the indexer chooses all tokens."""
+    """Tencent's Hunyuan 4."""
 
     checkpoint_names: ClassVar[Mapping[str, str]] = {"model.norm.hc_head.hc_": "model.hc_head.hc_head_"}
     module_names: ClassVar[Mapping[str, str]] = {
@@ -29,7 +29,6 @@ class HYV4ForCausalLM(DecoderLM):
 
     def __init__(self, config: ModelConfig, build: Build, max_positions: int) -> None:
         own = config.own_as(Hunyuan4Fields)
-        check_all_indexed(own.latent, max_positions)
         sizes = own.num_streams, config.hidden_size
         norm = partial(RMSNorm, config.hidden_size, config.rms_norm_eps)
         connection = partial(
@@ -37,7 +36,9 @@ class HYV4ForCausalLM(DecoderLM):
         )
 
         def layer(index: int, build: Build) -> HyperLayer:
-            attention = latent_attention(config, own.latent, build.at("self_attn"), ExpandedAttention)
+            inner = build.at("self_attn")
+            indexer = make_indexer(config, own.latent, index, inner, max_positions)
+            attention = latent_attention(config, own.latent, inner, GatedLatentAttention, indexer)
             mlp = feed_forward(config, own.latent.experts, index, build.at("mlp"))
             return HyperLayer(attention, mlp, norm, connection, own.num_streams if index == 0 else None)
 
@@ -45,7 +46,7 @@ class HYV4ForCausalLM(DecoderLM):
             return StreamsNorm(size, eps, StreamWeights(*sizes, 1, eps), own.stream_eps)
 
         super().__init__(config, build, layer, max_positions, norm=final_norm)
-        self.unused_weights = ("model.mtp_layers.", *indexer_weights(config))
+        self.unused_weights = ("model.mtp_layers.", *shared_indexers(own.latent))
 
     def convert_checkpoint(self, checkpoint: Checkpoint) -> Checkpoint:
         """Undo what transformers does to names when it saves; see :class:`.loading.load.ReadsConverted`."""

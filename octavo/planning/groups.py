@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from math import lcm
 
-from octavo.records import CacheGroup, CacheSpec, ChunkedLocal, Full, SlidingWindow, State, is_quantized
+from octavo.records import CacheGroup, CacheSpec, ChunkedLocal, Full, Latent, SlidingWindow, State, is_quantized
 
 SNAPSHOT_INTERVAL = 512
 """Tokens between the states that prompts continue from: a state is as large as the keys of some hundred."""
@@ -44,8 +44,15 @@ def make_groups(
     parts.sort(key=lambda part: (part[0].reach is not None, part[0].reach or 0))
     sizes = _block_sizes(parts, hash_size, max_model_len, num_places, interval)
     groups = tuple(CacheGroup(layers, spec, size) for (spec, layers), size in zip(parts, sizes, strict=True))
-    unit = lcm(*(group.block_size * group.spec.run_bytes for group in groups if not isinstance(group.spec, State)), 16)
+    unit = lcm(*(_unit(group) for group in groups), 16)
     return groups, -(-max(group.block_bytes(num_places) for group in groups) // unit) * unit
+
+
+def _unit(group: CacheGroup) -> int:
+    """Bytes of which blocks have a multiple: kernels find blocks of keys and values by counting heads' keys."""
+    if isinstance(group.spec, Full):
+        return group.block_size * group.spec.run_bytes
+    return group.spec.run_bytes if isinstance(group.spec, Latent) else 1
 
 
 def _effective(spec: CacheSpec, max_model_len: int) -> CacheSpec:

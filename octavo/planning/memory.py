@@ -7,7 +7,9 @@ from torch import nn
 
 from octavo.execution.graphs import ladder
 from octavo.hub.model_config import ModelConfig
+from octavo.kernels.indexer import MAX_SCORES
 from octavo.layers.build import Build
+from octavo.layers.indexer import Indexer
 from octavo.layers.moe import SparseMLP
 from octavo.layers.rotary import PositionTables
 from octavo.models.base import cache_specs
@@ -59,6 +61,7 @@ class ModelSize:
         table_bytes: bytes of rotary tables per position.
         cache_specs: what its layers keep in the cache, by name.
         routed: the experts' part of the parameters; None without experts.
+        num_chosen: tokens that a query attends to, at most; None for all.
     """
 
     num_parameters: int
@@ -66,6 +69,7 @@ class ModelSize:
     table_bytes: int
     cache_specs: dict[str, CacheSpec]
     routed: RoutedParameters | None = None
+    num_chosen: int | None = None
 
     @property
     def weight_bytes(self) -> int:
@@ -106,6 +110,7 @@ def model_size(
         table_bytes=sum(buffer.nbytes for table in tables for buffer in table.buffers()),
         cache_specs={} if config.is_encoder else cache_specs(model),
         routed=_routed_parameters(model),
+        num_chosen=next((module.num_chosen for module in model.modules() if isinstance(module, Indexer)), None),
     )
 
 
@@ -169,6 +174,11 @@ def layer_bytes(config: ModelConfig, num_tokens: int, itemsize: int) -> int:
     feed_forward = 5 * hidden + 3 * gate
     tables = 2 * config.head_dim
     return num_tokens * (max(attention, feed_forward) + tables) * itemsize
+
+
+def choice_bytes(num_chosen: int, num_tokens: int, max_model_len: int) -> int:
+    """Scores and chosen positions of a step, and the positions of the layer before."""
+    return min(num_tokens * max_model_len, MAX_SCORES) * 4 + 2 * num_tokens * num_chosen * 4
 
 
 def logits_bytes(config: ModelConfig, max_num_seqs: int, itemsize: int) -> int:

@@ -59,7 +59,14 @@ def memory_parts(
         MemoryPart("batch state", state, f"recent tokens and block tables of {rows} requests of {length} tokens"),
         MemoryPart("workspaces", platform.workspace_bytes, "buffers of kernels and libraries, as measured"),
     ]
-    if platform.captures_graphs and has_graphs and config.pooling is None:
+    captures = platform.captures_graphs and has_graphs and config.pooling is None
+    if model.num_chosen is not None and length > model.num_chosen:
+        reason = f"scores, and positions of the {model.num_chosen} tokens that each of {tokens} attends to"
+        num_bytes = memory.choice_bytes(model.num_chosen, tokens, length)
+        # Captured steps have memory of their own.
+        num_bytes += memory.choice_bytes(model.num_chosen, rows, length) if captures else 0
+        parts.append(MemoryPart("chosen tokens", num_bytes, reason))
+    if captures:
         count, num_bytes = memory.graph_bytes(
             config, rows, tokens, itemsize, platform, limits.num_exact_graphs, limits.decode_len
         )

@@ -76,7 +76,7 @@ def make_requests() -> list[EngineRequest]:
     ],
 )
 @pytest.mark.usefixtures("hasty_admission")
-@pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "Gemma3ForCausalLM"])
+@pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "Gemma3ForCausalLM", "DeepseekV32ForCausalLM"])
 def test_tokens_and_logprobs_equal_the_plain_runners(architecture: str, settings: dict[str, Any]) -> None:
     config = tiny_config(architecture, LAYERS, 5)
     model = tiny_model(config)
@@ -93,9 +93,10 @@ def test_tokens_and_logprobs_equal_the_plain_runners(architecture: str, settings
             assert [value for entry in got for value in entry.logprobs] == pytest.approx(values, abs=1e-4)
 
 
-def test_captured_steps_draw_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "DeepseekV32ForCausalLM"])
+def test_captured_steps_draw_the_same_tokens(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU's graphs call the captured work again, on the memory of the capture, as a GPU's do."""
-    config = tiny_config("Qwen3ForCausalLM", LAYERS, 5)
+    config = tiny_config(architecture, LAYERS, 5)
     model = tiny_model(config)
     requests = make_requests()
     expected = TinyEngine(config, model).run(requests)

@@ -60,7 +60,8 @@ def all_logprobs(outputs: list[EngineOutput]) -> list[float]:
 )
 @pytest.mark.usefixtures("hasty_admission")
 @pytest.mark.parametrize(
-    "architecture", ["Qwen3ForCausalLM", "Gemma3ForCausalLM", "DeepseekV2ForCausalLM", "Mamba2ForCausalLM"]
+    "architecture",
+    ["Qwen3ForCausalLM", "Gemma3ForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV32ForCausalLM", "Mamba2ForCausalLM"],
 )
 def test_the_same_answers(architecture: str, settings: dict[str, Any]) -> None:
     config = tiny_config(architecture, LAYERS, 5)

@@ -9,7 +9,7 @@ import torch
 
 from octavo.execution.build import Runner, build_runner
 from octavo.execution.results import HeldStep
-from octavo.hub.families.deepseek import DeepseekFields
+from octavo.hub.families.deepseek import DeepseekFields, IndexerFields
 from octavo.hub.families.experts import ExpertFields
 from octavo.hub.families.gemma import GemmaFields
 from octavo.hub.families.gpt_oss import GptOssFields
@@ -90,6 +90,10 @@ _OWN: dict[str, object] = {
         attention_bias=False,
     ),
 }
+_OWN["DeepseekV32ForCausalLM"] = replace(
+    _OWN["DeepseekV2ForCausalLM"],  # type: ignore[type-var]
+    indexer=IndexerFields(5, 6, 12, 1e-6, rope_interleave=False, rotates_last=False, is_own=(True, False, True, True)),
+)
 
 
 def tiny_model(config: ModelConfig, poisoned_token: int | None = None, cache: CacheFormat | None = None) -> CausalLM:

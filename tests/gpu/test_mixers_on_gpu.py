@@ -9,13 +9,14 @@ import pytest
 import torch
 
 sys.path.append(str(Path(__file__).parents[1] / "kernels"))
-from mixer_cases import Lengths, StepCase, latent_case
+from mixer_cases import Lengths, StepCase, indexer_case, latent_case
 
 from octavo.kernels import (
     StateInputs,
     StepShape,
     bind_kernels,
     causal_conv,
+    choose_tokens,
     gated_rms_norm,
     latent_attention,
     state_space_scan,
@@ -43,6 +44,36 @@ def test_latent_attention_at_a_models_size(lengths: Lengths, num_heads: int) -> 
     store_latent(case.latent, case.cache, case.inputs.slot_mapping)
     output = latent_attention(case.q, case.cache, case.inputs, case.spec)
     torch.testing.assert_close(output.double().cpu(), case.expected, **CLOSE)
+
+
+@pytest.mark.parametrize("num_heads", [16, 128])
+@pytest.mark.parametrize("lengths", [[(1, 3000)], [(1, 5000), (1, 3), (1, 64)], [(1, 100), (4, 2900), (77, 300)]])
+def test_chosen_tokens_and_sinks_at_a_models_size(lengths: Lengths, num_heads: int) -> None:
+    case = latent_case(
+        lengths,
+        num_heads=num_heads,
+        rank=512,
+        rope_dim=64,
+        block_size=16,
+        has_sinks=True,
+        num_chosen=2048,
+        dtype=torch.bfloat16,
+        device=CUDA,
+    )
+    store_latent(case.latent, case.cache, case.inputs.slot_mapping)
+    output = latent_attention(case.q, case.cache, case.inputs, case.spec, **case.options)
+    torch.testing.assert_close(output.double().cpu(), case.expected, **CLOSE)
+
+
+@pytest.mark.parametrize("num_heads", [16, 64])
+@pytest.mark.parametrize("lengths", [[(1, 30000)], [(1, 5000), (1, 3), (1, 2048)], [(1, 100), (4, 2900), (77, 2060)]])
+def test_an_indexer_at_a_models_size(lengths: Lengths, num_heads: int) -> None:
+    """Scores are whole numbers that bfloat16's products hold exactly, and many are equal."""
+    case = indexer_case(
+        lengths, 2048, num_heads=num_heads, head_dim=128, block_size=64, dtype=torch.bfloat16, device=CUDA
+    )
+    chosen = choose_tokens(case.q, case.weights, case.cache, case.inputs, 2048)
+    assert [[place for place in places if place >= 0] for places in chosen.tolist()] == case.expected
 
 
 def test_latent_attention_in_a_graph() -> None:

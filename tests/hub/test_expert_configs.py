@@ -10,6 +10,7 @@ from octavo.hub import ModelConfig
 from octavo.hub.config_file import parse_config
 from octavo.hub.families.deepseek import DeepseekFields
 from octavo.hub.families.gpt_oss import GptOssFields
+from octavo.hub.families.hunyuan4 import Hunyuan4Fields
 from octavo.hub.families.llama4 import Llama4Fields
 from octavo.hub.families.mimo2 import Mimo2Fields
 from octavo.hub.families.sparse import SparseFields
@@ -17,7 +18,7 @@ from octavo.layers.build import Build
 from octavo.layers.weights import collect_slots
 from octavo.models.registry import build_model
 from octavo.planning.memory import model_size
-from octavo.records import ChunkedLocal, Full
+from octavo.records import ChunkedLocal, Full, Latent
 from octavo.records.experts import Routing, StackedExperts
 
 
@@ -127,14 +128,55 @@ _TINY: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("architecture", ["DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM", "HYV4ForCausalLM"])
-def test_an_indexer_chooses_all_tokens(architecture: str) -> None:
-    scaling = {"rope_type": "yarn", "factor": 40.0}
-    config = parse(architecture, **_TINY, index_topk=512, max_position_embeddings=4096, rope_parameters=scaling)
-    assert config.max_position_embeddings == 512
-    assert config.rope.params["original_max_position_embeddings"] == 4096  # as without the limit
-    with pytest.raises(UnsupportedModelError, match="index_topk = 512"):
-        build_model(config, Build(), 513)
+_INDEXED = ["DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM", "HYV4ForCausalLM"]
+
+
+@pytest.mark.parametrize("architecture", _INDEXED)
+def test_layers_with_an_indexer_have_a_second_cache(architecture: str) -> None:
+    config = parse(architecture, **_TINY, index_head_dim=6, indexer_types=["full", "shared"])
+    specs = model_size(config, torch.float32).cache_specs
+    assert specs == {
+        "model.layers.0.self_attn": Latent(12, "float32"),
+        "model.layers.0.self_attn.indexer": Latent(6, "float32"),
+        "model.layers.1.self_attn": Latent(12, "float32"),
+    }
+    names = {name.split(".")[2] for name in collect_slots(build_model(config, Build(), 64)) if ".indexer." in name}
+    assert names == {"0"}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "given", "expected"),
+    [
+        ("DeepseekV32ForCausalLM", {}, "FFFFFFF"),
+        ("HYV4ForCausalLM", {}, "FFSSSFS"),
+        ("GlmMoeDsaForCausalLM", {}, "FFFFFFF"),
+        ("GlmMoeDsaForCausalLM", {"index_topk_freq": 2, "index_skip_topk_offset": 3}, "FFFSFSF"),
+        ("GlmMoeDsaForCausalLM", {"index_topk_pattern": "FSSFSFS"}, "FSSFSFS"),
+        ("GlmMoeDsaForCausalLM", {"index_topk_pattern": "FSSFSFSS"}, "FSSFSFS"),  # with one for a draft layer
+    ],
+)
+def test_layers_share_an_indexer(architecture: str, given: dict[str, Any], expected: str) -> None:
+    config = parse(architecture, **_TINY | {"num_hidden_layers": 7}, **given)
+    fields = config.own.latent if isinstance(config.own, Hunyuan4Fields) else config.own_as(DeepseekFields)
+    assert fields.indexer is not None
+    assert "".join("F" if is_own else "S" for is_own in fields.indexer.is_own) == expected
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"indexer_types": ["full"]}, "indexer_types"),
+        ({"indexer_types": ["full", "half"]}, "indexer_types"),
+        ({"index_topk_pattern": "SF"}, "index_topk_pattern"),
+        ({"index_head_dim": 2}, "index_head_dim"),
+        ({"index_topk": 0}, "index_topk"),
+        ({"q_lora_rank": None}, "q_lora_rank"),
+    ],
+)
+@pytest.mark.parametrize("architecture", _INDEXED)
+def test_wrong_indexers_are_rejected(architecture: str, wrong: dict[str, Any], named: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=named):
+        parse(architecture, **_TINY | wrong)
 
 
 def test_hunyuan4_has_the_names_of_published_files() -> None:

@@ -99,6 +99,13 @@ class LatentCase:
     latent: torch.Tensor
     cache: torch.Tensor
     expected: torch.Tensor
+    sinks: torch.Tensor | None
+    chosen: torch.Tensor | None
+
+    @property
+    def options(self) -> dict[str, torch.Tensor | None]:
+        """What changes the softmax."""
+        return {"sinks": self.sinks, "chosen": self.chosen}
 
 
 def latent_case(
@@ -109,10 +116,16 @@ def latent_case(
     rope_dim: int = 8,
     block_size: int = 4,
     num_padding: int = 0,
+    has_sinks: bool = False,
+    num_chosen: int | None = None,
     dtype: torch.dtype = torch.float32,
     device: torch.device | None = None,
 ) -> LatentCase:
-    """A step with random vectors; ``expected`` is ``[T, H, rank]`` of attention in float64, without padding."""
+    """A step with random vectors; ``expected`` is ``[T, H, rank]`` of attention in float64, without padding.
+
+    Args:
+        num_chosen: queries attend to at most so many tokens, chosen at random; None for all.
+    """
     device = device or torch.device("cpu")
     random = torch.Generator().manual_seed(rank)
     step = StepCase.make(lengths, block_size, num_padding, device)
@@ -125,17 +138,76 @@ def latent_case(
     for token, (row, position) in enumerate(step.tokens()):
         mapping[token] = step.block(row, position) * block_size + position % block_size
     spec, expected = LatentSpec(num_heads, rank, rope_dim, 2 * size**-0.5), []
+    sinks = torch.randn(num_heads, generator=random) if has_sinks else None
+    chosen = None if num_chosen is None else torch.full((step.shape.num_tokens, num_chosen), -1)
     for row, (query_len, seq_len) in enumerate(lengths):
         for position in range(seq_len - query_len):
             pages[step.block(row, position), position % block_size] = vectors[row][position]
         wide = vectors[row].double()
         for position in range(seq_len - query_len, seq_len):
-            scores = queries[row][position].double() @ wide[: position + 1].T * spec.scale
-            expected.append(scores.softmax(-1) @ wide[: position + 1, :rank])
+            seen = torch.arange(position + 1)
+            if chosen is not None:
+                seen = torch.randperm(position + 1, generator=random)[:num_chosen].sort().values
+                chosen[len(expected), : len(seen)] = seen
+            scores = queries[row][position].double() @ wide[seen].T * spec.scale
+            if sinks is not None:
+                scores = torch.cat((scores, sinks[:, None]), -1)
+            expected.append(scores.softmax(-1)[:, : len(seen)] @ wide[seen, :rank])
     inputs = AttentionInputs(step.tables, step.slots, mapping.to(device), block_size, 1, 1, None, step.rows, step.shape)
     cache = pages.to(device)[:, :block_size]
     q, latent = step.of_step(queries, 0.0).to(device), step.of_step(vectors, 0.0).to(device)
-    return LatentCase(step, inputs, spec, q, latent, cache, torch.stack(expected))
+    terms = (None if sinks is None else sinks.to(device), None if chosen is None else chosen.int().to(device))
+    return LatentCase(step, inputs, spec, q, latent, cache, torch.stack(expected), *terms)
+
+
+@dataclass
+class IndexerCase:
+    """A step of an indexer, keys stored, and the choice of each of its tokens, without padding."""
+
+    step: StepCase
+    inputs: AttentionInputs
+    q: torch.Tensor
+    weights: torch.Tensor
+    cache: torch.Tensor
+    expected: list[list[int]]
+
+
+def indexer_case(
+    lengths: Lengths,
+    num_chosen: int,
+    *,
+    num_heads: int = 6,
+    head_dim: int = 12,
+    block_size: int = 4,
+    num_padding: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+) -> IndexerCase:
+    """A step with small whole numbers, whose sums are exact in any order, and many of whose scores are equal."""
+    device = device or torch.device("cpu")
+    random = torch.Generator().manual_seed(head_dim)
+    step = StepCase.make(lengths, block_size, num_padding, device)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randint(-2, 3, shape, generator=random).to(dtype)
+
+    keys = [draw(seq_len, head_dim) for _, seq_len in lengths]
+    queries = [draw(seq_len, num_heads, head_dim) for _, seq_len in lengths]
+    weights = [draw(seq_len, num_heads).float() for _, seq_len in lengths]
+    pages = torch.full((step.num_blocks, block_size + 1, head_dim), float("nan"), dtype=dtype)
+    expected = []
+    for row, (query_len, seq_len) in enumerate(lengths):
+        for position in range(seq_len):
+            pages[step.block(row, position), position % block_size] = keys[row][position]
+        for position in range(seq_len - query_len, seq_len):
+            found = queries[row][position].double() @ keys[row][: position + 1].double().T
+            scores = (weights[row][position].double() @ found.clamp(min=0)).tolist()
+            ranked = sorted(range(position + 1), key=lambda place: (-scores[place], place))
+            expected.append(sorted(ranked[:num_chosen]))
+    mapping = torch.full((step.shape.num_tokens,), -1, device=device)
+    inputs = AttentionInputs(step.tables, step.slots, mapping, block_size, 1, 1, None, step.rows, step.shape)
+    q, of_heads = step.of_step(queries, 0.0).to(device), step.of_step(weights, 0.0).to(device)
+    return IndexerCase(step, inputs, q, of_heads, pages.to(device)[:, :block_size], expected)
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """Latent attention in plain PyTorch against attention over whole sequences in float64."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -27,6 +28,34 @@ def test_a_step_attends_to_its_sequences(lengths: Lengths, num_padding: int, dty
     tolerance = 1e-5 if dtype is torch.float32 else 1e-2
     torch.testing.assert_close(output[: len(case.expected)].double(), case.expected, rtol=tolerance, atol=tolerance)
     assert output.isfinite().all()
+
+
+@pytest.mark.parametrize("num_chosen", [None, 1, 7])
+@pytest.mark.parametrize("has_sinks", [False, True])
+@pytest.mark.parametrize("lengths", STEPS)
+def test_sinks_and_chosen_tokens(lengths: Lengths, has_sinks: bool, num_chosen: int | None) -> None:
+    case = latent_case(lengths, num_padding=2, has_sinks=has_sinks, num_chosen=num_chosen)
+    store_latent.reference(case.latent, case.cache, case.inputs.slot_mapping)
+    output = latent_attention.reference(case.q, case.cache, case.inputs, case.spec, **case.options)
+    torch.testing.assert_close(output[: len(case.expected)].double(), case.expected, rtol=1e-5, atol=1e-5)
+    assert output.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_bits_over_chosen_tokens_do_not_depend_on_the_step(dtype: torch.dtype) -> None:
+    case = latent_case([(1, 300), (37, 290), (3, 3)], num_heads=5, has_sinks=True, num_chosen=64, dtype=dtype)
+    store_latent.reference(case.latent, case.cache, case.inputs.slot_mapping)
+    together = latent_attention.reference(case.q, case.cache, case.inputs, case.spec, **case.options)
+    assert case.chosen is not None
+    for token, (row, position) in enumerate(case.step.tokens()):
+        counts, starts = torch.tensor([1, 1, 1, 0]), torch.tensor([0, 1])
+        rows = replace(case.inputs.rows, counts=counts, query_starts=starts, seq_lens=torch.tensor([position + 1]))
+        inputs = replace(case.inputs, rows=rows, slots=case.inputs.slots[row : row + 1])
+        own = slice(token, token + 1)
+        alone = latent_attention.reference(
+            case.q[own], case.cache, inputs, case.spec, sinks=case.sinks, chosen=case.chosen[own]
+        )
+        assert torch.equal(alone[0], together[token])
 
 
 def test_chunks_in_tiles_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

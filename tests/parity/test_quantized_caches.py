@@ -20,7 +20,17 @@ def _logprobs(llm: LLM) -> list[float]:
 # A recurrent state beside attention; keys wider than values; expanded latent vectors; sinks and windows; latent
 # vectors; caches that several layers share; the transformers library's modules.
 @pytest.mark.parametrize(
-    "name", ["granite4", "mimo-v2-flash", "longcat-flash", "gpt-oss", "deepseek-v3", "gemma3n", "generic-gpt2"]
+    "name",
+    [
+        "granite4",
+        "mimo-v2-flash",
+        "longcat-flash",
+        "gpt-oss",
+        "deepseek-v3",
+        "deepseek-v3.2",
+        "gemma3n",
+        "generic-gpt2",
+    ],
 )
 def test_log_probabilities_stay_close(
     name: str, checkpoint: Callable[[str], Checkpoint], start: Callable[..., LLM]

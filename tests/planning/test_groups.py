@@ -42,7 +42,7 @@ def test_every_layer_is_in_one_group_of_its_kind_and_blocks_have_room(
             assert named[name] == group.spec or (spans_all and named[name] in (sliding(40), chunked(50)))
         assert group.block_size % hash_size == 0
         assert group.block_bytes(num_places) <= num_bytes
-        if not isinstance(group.spec, State):
+        if isinstance(group.spec, Full):
             # Kernels address blocks in units of a head's keys.
             assert num_bytes % (group.block_size * group.spec.run_bytes) == 0
     for spec in {group.spec for group in groups}:
@@ -58,6 +58,16 @@ def test_local_and_global_layers_of_a_gemma_become_groups_of_the_rarer_kinds_siz
     assert [group.window for group in groups] == [None] + [8] * 5
     assert {group.block_size for group in groups} == {16}
     assert num_bytes == 3 * FULL.block_bytes(16, 1)
+
+
+def test_layers_that_share_an_indexer_waste_little() -> None:
+    """Hunyuan 4: latent vectors in 34 layers, an indexer in 10 of them."""
+    latent, indexer = Latent(576, "bfloat16"), Latent(128, "bfloat16")
+    groups, num_bytes = groups_of(*([latent] * 34 + [indexer] * 10))
+    assert [len(group.layers) for group in groups] == [9, 9, 8, 8, 10]
+    assert [group.block_size for group in groups] == [16, 16, 16, 16, 64]
+    token_bytes = sum(num_bytes / group.block_size for group in groups)
+    assert token_bytes < 1.07 * (34 * 576 + 10 * 128) * 2
 
 
 def test_blocks_of_attention_are_as_large_as_a_state() -> None:

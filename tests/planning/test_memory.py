@@ -15,6 +15,7 @@ from octavo.layers.build import Build
 from octavo.models.registry import build_model
 from octavo.planning.memory import (
     activation_bytes,
+    choice_bytes,
     graph_bytes,
     model_size,
     num_parameters,
@@ -45,6 +46,16 @@ def built_parameters(config: ModelConfig) -> int:
     with torch.device("meta"):
         model = build_model(config, Build(), 16)
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_deepseek_v32_keeps_latent_vectors_and_keys_of_its_indexer() -> None:
+    size = model_size(parse_config({"architectures": ["DeepseekV32ForCausalLM"]}), torch.bfloat16)
+    token_bytes = sum(spec.block_bytes(1, 1) for spec in size.cache_specs.values())
+    assert token_bytes == 61 * (512 + 64 + 128) * 2
+    assert size.num_chosen == 2048
+    # 100 tokens: scores of all positions, and two layers' choices.
+    assert choice_bytes(2048, 100, 8192) == 100 * (8192 + 2 * 2048) * 4
+    assert choice_bytes(2048, 8192, 163840) == (1 << 28) + 2 * 8192 * 2048 * 4
 
 
 @pytest.mark.parametrize("tie_word_embeddings", [True, False])

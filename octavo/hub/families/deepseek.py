@@ -13,6 +13,28 @@ from octavo.records.experts import Routing
 
 
 @dataclass(frozen=True, slots=True)
+class IndexerFields:
+    """What chooses the tokens that a query attends to (DeepSeek-V3.2, arXiv:2512.02556).
+
+    Attributes:
+        num_chosen: tokens that a query attends to, at most.
+        num_heads, head_dim: of the indexer's queries; its keys have one head.
+        key_eps: epsilon of the keys' norm.
+        rope_interleave: see :class:`DeepseekFields`.
+        rotates_last: whether rotary embedding turns the last values of queries and keys, not the first.
+        is_own: for each layer, whether it has an indexer. The others attend to what the layer before attends to.
+    """
+
+    num_chosen: int
+    num_heads: int
+    head_dim: int
+    key_eps: float
+    rope_interleave: bool
+    rotates_last: bool
+    is_own: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DeepseekFields:
     """DeepSeek's own quantities, with Hugging Face's names.
 
@@ -20,7 +42,7 @@ class DeepseekFields:
         score_scale: factor on attention scores.
         latent_scale: factor on the normed vectors that keys and values are made of.
         rope_interleave: whether rotary embedding turns neighbouring values, instead of those half a head apart.
-        num_indexed: an indexer chooses so many tokens for each query to attend to; None for all.
+        indexer: chooses the tokens that queries attend to; None for all.
         has_kv_by_head: whether checkpoints have the projections to keys and to values apart and by head, the former
             transposed.
     """
@@ -34,7 +56,7 @@ class DeepseekFields:
     rope_interleave: bool
     attention_bias: bool
     latent_scale: float = 1.0
-    num_indexed: int | None = None
+    indexer: IndexerFields | None = None
     has_kv_by_head: bool = False
 
 

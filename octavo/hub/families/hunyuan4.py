@@ -29,10 +29,12 @@ def _hunyuan4(values: ConfigValues, config: ModelConfig) -> Hunyuan4Fields:
     if values.get("learnable_sink") not in (None, True):
         raise invalid("learnable_sink", values.get("learnable_sink"), "true")
     latent = parse_indexed(values, config)
+    assert latent.indexer is not None, "it was just parsed"
+    indexer = replace(latent.indexer, key_eps=config.rms_norm_eps, rotates_last=True)
     limit = values.optional_number("swiglu_limit")
     spec = None if limit is None else ExpertSpec("clamped_silu", limit=limit)
     return Hunyuan4Fields(
-        replace(latent, experts=replace(latent.experts, storage=StackedExperts(), spec=spec)),
+        replace(latent, experts=replace(latent.experts, storage=StackedExperts(), spec=spec), indexer=indexer),
         num_streams=values.count("hc_mult"),
         stream_magnitude=values.number("hc_magnitude"),
         stream_eps=values.number("hc_eps"),
@@ -61,12 +63,14 @@ FAMILIES = {
             "max_position_embeddings": 262144,
             "rms_norm_eps": 1e-5,
             "eos_token_id": 120025,
+            "index_n_heads": 16,
+            "index_topk_freq": 4,
             "hc_mult": 4,
             "hc_magnitude": 2.0,
             "hc_eps": 1e-6,
             "swiglu_limit": 10.0,
         },
-        fixed=DEEPSEEK_V32.fixed | {"rope_interleave": False},
+        fixed=DEEPSEEK_V32.fixed | {"rope_interleave": False, "indexer_rope_interleave": False},
         parse_own=_hunyuan4,
     ),
 }

@@ -44,9 +44,11 @@ def register(native: NativeKernels) -> None:
         inputs: AttentionInputs,
         spec: LatentSpec,
         scales: CacheScales | None = None,
+        sinks: torch.Tensor | None = None,
+        chosen: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        if q.dtype not in TYPE_NUMBERS or cache.dtype != q.dtype:
-            return latent_attention.reference(q, cache, inputs, spec, scales)
+        if q.dtype not in TYPE_NUMBERS or cache.dtype != q.dtype or sinks is not None or chosen is not None:
+            return latent_attention.reference(q, cache, inputs, spec, scales, sinks, chosen)
         heads, size = spec.num_heads, spec.rank + spec.rope_dim
         assert q.is_contiguous() and cache.stride()[1:] == (size, 1) and inputs.slots.dtype == torch.int32
         output = q.new_empty(len(q), heads, spec.rank)

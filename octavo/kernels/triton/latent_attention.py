@@ -2,7 +2,8 @@
 
 All heads of a token share the cached vectors, so a tile of queries is some tokens times some heads: one token of
 decoding rows, several of the others. If there are fewer tiles than the device can run, each sequence is split among
-programs, and a second launch merges their results. A cached vector is loaded once, as key and as value.
+programs, and a second launch merges their results. A cached vector is loaded once, as key and as value. If each token
+attends to chosen ones, a tile is one token, of whatever row.
 """
 
 from typing import Any, NamedTuple
@@ -16,9 +17,9 @@ from octavo.kernels.cache_scales import LARGEST_VALUES, CacheScales
 from octavo.kernels.latent_attention import LatentSpec
 from octavo.kernels.triton.cache_scales import as_weighed, round_values, scale_of
 from octavo.kernels.triton.launch import MIN_DOT_SIZE, dependent_launch, num_multiprocessors
-from octavo.kernels.triton.prefill_tiles import count_tiles, find_tile
+from octavo.kernels.triton.prefill_tiles import count_tiles, find_row, find_tile
 
-_LOG2E = 1.4426950408889634
+_LOG2E = tl.constexpr(1.4426950408889634)
 _LOWEST = tl.constexpr(-1e30)
 """The initial maximum: below all scores, but finite, so that its difference to itself is 0 and not NaN."""
 
@@ -73,6 +74,8 @@ def latent_attention(
     inputs: AttentionInputs,
     spec: LatentSpec,
     scales: CacheScales | None = None,
+    sinks: torch.Tensor | None = None,
+    chosen: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention over cached latent vectors; see :func:`octavo.kernels.latent_attention.latent_attention`.
 
@@ -80,13 +83,17 @@ def latent_attention(
     """
     shape = inputs.shape
     out = torch.empty(*q.shape[:2], spec.rank, dtype=q.dtype, device=q.device)
+    if chosen is not None:
+        tile, num_tokens = choose_tile(spec.num_heads, 1, q.dtype), shape.num_tokens
+        _attend(q, cache, inputs, spec, scales, sinks, chosen, out, tile, num_tokens, num_tokens)
+        return out
     if shape.has_decodes:
         tile = choose_tile(spec.num_heads, 1, q.dtype)
-        _attend(q, cache, inputs, spec, scales, out, tile, shape.num_rows, shape.num_rows)
+        _attend(q, cache, inputs, spec, scales, sinks, None, out, tile, shape.num_rows, shape.num_rows)
     if shape.has_chunks:
         tile = choose_tile(spec.num_heads, shape.max_query_len, q.dtype)
         num_tiles = shape.num_tokens // tile.num_queries + shape.num_rows
-        _attend(q, cache, inputs, spec, scales, out, tile, num_tiles, shape.num_tokens)
+        _attend(q, cache, inputs, spec, scales, sinks, None, out, tile, num_tiles, shape.num_tokens)
     return out
 
 
@@ -96,12 +103,14 @@ def _attend(
     inputs: AttentionInputs,
     spec: LatentSpec,
     scales: CacheScales | None,
+    sinks: torch.Tensor | None,
+    chosen: torch.Tensor | None,
     out: torch.Tensor,
     tile: LatentTile,
     num_tiles: int,
     num_tokens: int,
 ) -> None:
-    """Launch the kernel for decoding rows or for the others.
+    """Launch the kernel for decoding rows, for the others or, with chosen tokens, for all.
 
     Args:
         num_tiles: upper bound of the tiles of tokens.
@@ -109,29 +118,30 @@ def _attend(
     """
     rows, tables = inputs.rows, inputs.block_tables
     num_programs = num_tiles * triton.cdiv(spec.num_heads, tile.num_heads)
-    max_tokens = tables.shape[1] * inputs.block_size
+    max_tokens = tables.shape[1] * inputs.block_size if chosen is None else chosen.shape[1]
     splits = choose_splits(num_programs, max_tokens, num_multiprocessors(q.device))
     partials = logsums = None
     if splits > 1:
         partials = torch.empty(num_tokens, splits, spec.num_heads, spec.rank, dtype=torch.float32, device=q.device)
         logsums = torch.empty(partials.shape[:3], dtype=torch.float32, device=q.device)
-    assert q.stride(2) == cache.stride(2) == 1
+    assert q.stride(2) == cache.stride(2) == 1 and (chosen is None or chosen.is_contiguous())
     _latent_kernel[(num_programs, splits)](
         q, cache, tables, inputs.slots, rows.query_starts, rows.seq_lens, rows.counts, out, partials, logsums,
-        q.stride(0), q.stride(1), cache.stride(0), cache.stride(1), tables.stride(0), tables.shape[1],
-        spec.scale * _LOG2E, **_scale_arguments(scales, cache.dtype),
+        sinks, chosen, q.stride(0), q.stride(1), cache.stride(0), cache.stride(1), tables.stride(0), tables.shape[1],
+        spec.scale * _LOG2E.value, **_scale_arguments(scales, cache.dtype),
         NUM_HEADS=spec.num_heads, RANK=spec.rank, ROPE=spec.rope_dim,
         BLOCK_R=max(triton.next_power_of_2(spec.rank), MIN_DOT_SIZE),
         BLOCK_ROPE=max(triton.next_power_of_2(spec.rope_dim), MIN_DOT_SIZE),
         BLOCK_SIZE=inputs.block_size, QUERIES=tile.num_queries, HEADS=tile.num_heads, TOKENS=tile.num_tokens,
-        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        CHOSEN=0 if chosen is None else chosen.shape[1], PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.num_warps, num_stages=tile.num_stages, **dependent_launch(q.device),
     )  # fmt: skip
     if partials is not None:
         _merge_kernel[(num_tokens, spec.num_heads)](
-            partials, logsums, rows.counts, out, splits,
+            partials, logsums, rows.counts, sinks, out, splits,
             NUM_HEADS=spec.num_heads, RANK=spec.rank, BLOCK_R=triton.next_power_of_2(spec.rank),
-            BLOCK_S=triton.next_power_of_2(splits), AT_ONCE=_MERGED_AT_ONCE, IS_DECODE=tile.num_queries == 1,
+            BLOCK_S=triton.next_power_of_2(splits), AT_ONCE=_MERGED_AT_ONCE,
+            HAS_DECODES=tile.num_queries == 1, HAS_CHUNKS=tile.num_queries > 1 or chosen is not None,
             num_warps=4, **dependent_launch(q.device),
         )  # fmt: skip
 
@@ -204,6 +214,8 @@ def _latent_kernel(
     out,  # [T, H, RANK]
     partials,  # [T, splits, H, RANK], or None if the sequence is not split
     logsums,  # [T, splits, H]
+    sinks,  # [H] logits without values, or None
+    chosen,  # [T, CHOSEN] positions and −1 behind them, or None for all
     q_stride,
     q_head_stride,
     block_stride,
@@ -223,6 +235,7 @@ def _latent_kernel(
     QUERIES: tl.constexpr,
     HEADS: tl.constexpr,
     TOKENS: tl.constexpr,
+    CHOSEN: tl.constexpr,
     PRECISION: tl.constexpr,
     ARE_GIVEN: tl.constexpr,
     LARGEST: tl.constexpr,
@@ -230,13 +243,16 @@ def _latent_kernel(
 ):
     """A program attends with ``QUERIES`` tokens' ``HEADS`` heads to a part of their row; grid (tiles · heads, splits).
 
-    With ``QUERIES`` of 1 the tiles are the decoding rows, otherwise tiles of the other rows' tokens.
+    With ``QUERIES`` of 1 the tiles are the decoding rows or, with chosen tokens, all of the step; otherwise they are
+    tiles of the other rows' tokens.
     """
     head_tiles: tl.constexpr = (NUM_HEADS + HEADS - 1) // HEADS
     tile, head_tile = tl.program_id(0) // head_tiles, tl.program_id(0) % head_tiles
     split, num_splits = tl.program_id(1), tl.num_programs(1)
     num_decode, skipped, num_rows, num_tiles = count_tiles(starts, counts, QUERIES)
-    if QUERIES == 1:
+    if CHOSEN:
+        num_tiles = tl.load(counts + 2)
+    elif QUERIES == 1:
         num_tiles = num_decode
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -244,7 +260,11 @@ def _latent_kernel(
             tl.extra.cuda.gdc_launch_dependents()
     if tile >= num_tiles:
         return
-    if QUERIES == 1:
+    if CHOSEN:
+        row = find_row(tile, starts, num_decode, num_rows)
+        start = tl.load(starts + row)
+        length, first_query = tl.load(starts + row + 1) - start, tile - start
+    elif QUERIES == 1:
         row, start, length, first_query = tile, tile, 1, 0
     else:
         # The last tiles attend to most tokens, so they start first.
@@ -268,22 +288,28 @@ def _latent_kernel(
 
     # A step that runs ahead may reach past the longest sequence; its results are never read.
     end = tl.minimum(seq_len - length + tl.minimum(first_query + QUERIES, length), table_width * BLOCK_SIZE)
+    if CHOSEN:
+        end = tl.minimum(end, CHOSEN)
+        chosen += tile.to(tl.int64) * CHOSEN
     tiles_per_split = tl.cdiv(tl.cdiv(end, TOKENS), num_splits)
     first = split * tiles_per_split * TOKENS
     stop = tl.minimum(first + tiles_per_split * TOKENS, end)
     peak = tl.full((QUERIES * HEADS,), _LOWEST, tl.float32)
     total = tl.zeros((QUERIES * HEADS,), tl.float32)
     acc = tl.zeros((QUERIES * HEADS, BLOCK_R), tl.float32)
-    blocks = tl.load(table + (first + tl.arange(0, TOKENS)) // BLOCK_SIZE, first + tl.arange(0, TOKENS) < stop, other=0)
+    blocks, next_positions = _find(first, stop, table, table_width, chosen, BLOCK_SIZE, TOKENS)
     for tile_start in range(first, stop, TOKENS):
         positions = tile_start + tl.arange(0, TOKENS)
         is_token = positions < stop
+        if CHOSEN:
+            positions = next_positions
+            is_token = is_token & (positions >= 0)
         if scales is not None:
             scales_at = scales + blocks.to(tl.int64) * scale_block + positions % BLOCK_SIZE * scale_token
             token_scales = tl.load(scales_at, is_token, other=0.0)
         at = cache + (blocks.to(tl.int64) * block_stride + positions % BLOCK_SIZE * token_stride)[:, None]
         # One tile ahead, so that no load of vectors waits for its address.
-        blocks = tl.load(table + (positions + TOKENS) // BLOCK_SIZE, positions + TOKENS < stop, other=0)
+        blocks, next_positions = _find(tile_start + TOKENS, stop, table, table_width, chosen, BLOCK_SIZE, TOKENS)
         # Missing tokens are zeros: a weight of zero times garbage may be NaN.
         main_mask, rope_mask = is_token[:, None], is_token[:, None]
         if BLOCK_R > RANK:
@@ -314,6 +340,12 @@ def _latent_kernel(
     if PDL and QUERIES > 1:
         tl.extra.cuda.gdc_launch_dependents()
 
+    if sinks is not None and partials is None:
+        logits = tl.load(sinks + heads, is_query, other=0.0) * _LOG2E
+        new_peak = tl.maximum(peak, logits)
+        total = total * tl.exp2(peak - new_peak) + tl.exp2(logits - new_peak)
+        acc *= tl.exp2(peak - new_peak)[:, None]
+        peak = new_peak
     # A part of which a query sees nothing has no weight in the merge.
     total = tl.where(total > 0.0, total, 1.0)
     values = acc / total[:, None]
@@ -326,11 +358,24 @@ def _latent_kernel(
         tl.store(partials + (places * RANK)[:, None] + dims, values, mask)
 
 
+@triton.jit
+def _find(first, stop, table, table_width, chosen, BLOCK_SIZE: tl.constexpr, TOKENS: tl.constexpr):
+    """Blocks and positions of a tile of the tokens that a query sees; −1 is none."""
+    places = first + tl.arange(0, TOKENS)
+    if chosen is None:
+        positions, entries = places, places // BLOCK_SIZE
+    else:
+        positions = tl.load(chosen + places, places < stop, other=-1)
+        entries = tl.minimum(tl.maximum(positions, 0) // BLOCK_SIZE, table_width - 1)
+    return tl.load(table + entries, places < stop, other=0), positions
+
+
 @triton.jit(do_not_specialize=["num_splits"])
 def _merge_kernel(
     partials,
     logsums,
     counts,
+    sinks,
     out,
     num_splits,
     NUM_HEADS: tl.constexpr,
@@ -338,7 +383,8 @@ def _merge_kernel(
     BLOCK_R: tl.constexpr,
     BLOCK_S: tl.constexpr,
     AT_ONCE: tl.constexpr,
-    IS_DECODE: tl.constexpr,
+    HAS_DECODES: tl.constexpr,
+    HAS_CHUNKS: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """A program merges the parts of one token and head; grid (tokens, heads)."""
@@ -347,13 +393,18 @@ def _merge_kernel(
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    is_own = token < num_decode if IS_DECODE else (token >= num_decode) & (token < num_tokens)
-    if is_own:
+    is_own = HAS_DECODES if token < num_decode else HAS_CHUNKS
+    if is_own & (token < num_tokens):
         place = token * num_splits * NUM_HEADS + head
         dims, all_splits = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_S)
         all_sums = tl.load(logsums + place + all_splits * NUM_HEADS, all_splits < num_splits, other=float("-inf"))
         peak = tl.max(all_sums, 0)
+        if sinks is not None:
+            logit = tl.load(sinks + head) * _LOG2E
+            peak = tl.maximum(peak, logit)
         total = tl.sum(tl.exp2(all_sums - peak), 0)
+        if sinks is not None:
+            total += tl.exp2(logit - peak)
         acc = tl.zeros((BLOCK_R,), tl.float32)
         for first in range(0, num_splits, AT_ONCE):
             splits = first + tl.arange(0, AT_ONCE)

@@ -1,4 +1,4 @@
-"""Maps a program's index to its part of the prefill: a row, a tile of its queries, a head.
+"""Maps a program's index to its part of a step: a row, a tile of its queries, a head.
 
 Row ``r`` (``s`` tokens precede it, decode rows not counted) owns the tiles from ``s // TILE + r`` up to the next row's
 first. This may be one more than it needs (it does nothing), but the row of a tile is found with one comparison
@@ -18,6 +18,19 @@ def count_tiles(starts_ptr, counts_ptr, TILE: tl.constexpr):
     skipped = tl.load(starts_ptr + num_decode)
     num_tokens = tl.load(starts_ptr + num_rows) - skipped
     return num_decode, skipped, num_rows, num_tokens // TILE + num_rows - num_decode
+
+
+@triton.jit
+def find_row(token, starts_ptr, num_decode, num_rows, CHUNK: tl.constexpr = 128):
+    """The row of a token of the step; decode rows, which come first, have one token each."""
+    row = token
+    if token >= num_decode:
+        row = num_decode - 1
+        for first in range(num_decode, num_rows, CHUNK):
+            rows = first + tl.arange(0, CHUNK)
+            starts = tl.load(starts_ptr + rows, mask=rows < num_rows, other=2147483647)
+            row += tl.sum((starts <= token).to(tl.int32))
+    return row
 
 
 @triton.jit

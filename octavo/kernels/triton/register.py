@@ -4,12 +4,14 @@ import torch
 
 from octavo.kernels import basic, experts, grouped, routing, scaled, state_space
 from octavo.kernels.attention import attention_backend
+from octavo.kernels.indexer import choose_tokens
 from octavo.kernels.latent_attention import latent_attention, store_latent
 from octavo.kernels.linear import LinearOp, linear
 from octavo.kernels.step import StepKernels, step_kernels
 from octavo.kernels.triton import activation, compile, gather, mask, norm, rotary  # noqa: F401
 from octavo.kernels.triton import experts as triton_experts
 from octavo.kernels.triton import grouped as triton_grouped
+from octavo.kernels.triton import indexer as triton_indexer
 from octavo.kernels.triton import latent_attention as triton_latent
 from octavo.kernels.triton import routing as triton_routing
 from octavo.kernels.triton import scaled as triton_scaled
@@ -41,6 +43,7 @@ routing.choose_experts.register("cuda")(triton_routing.choose_experts)
 attention_backend.register("cuda")(TritonAttention)
 store_latent.register("cuda")(triton_latent.store_latent)
 latent_attention.register("cuda")(triton_latent.latent_attention)
+choose_tokens.register("cuda")(triton_indexer.choose_tokens)
 state_space.causal_conv.register("cuda")(causal_conv)
 state_space.state_space_scan.register("cuda")(state_space_scan)
 state_space.gated_rms_norm.register("cuda")(gated_rms_norm)

@@ -69,6 +69,7 @@ CASES: dict[str, tuple[str, torch.dtype, int, bool]] = {
     "gemma3-float16-cache-int8-drafts": ("Gemma3ForCausalLM", torch.float16, 64, False),
     "llama-float16-cache-given": ("LlamaForCausalLM", torch.float16, 64, True),
     "deepseek-bfloat16-cache-fp8": ("DeepseekV2ForCausalLM", torch.bfloat16, 64, False),
+    "deepseek-bfloat16-indexer": ("DeepseekV32ForCausalLM", torch.bfloat16, 8, False),
 }
 CACHES = {
     "fp8": CacheFormat("float8_e4m3fn"),

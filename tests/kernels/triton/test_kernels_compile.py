@@ -32,6 +32,7 @@ CASES = {
     "gemma3-float16-cache-int8-drafts": False,
     "llama-float16-cache-given": False,
     "deepseek-bfloat16-cache-fp8": False,
+    "deepseek-bfloat16-indexer": False,
 }
 
 
@@ -48,9 +49,13 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
     names = {line.split()[0] for line in done.stdout.splitlines()}
     attention = {"_latent_kernel", "_store_kernel"} if case.startswith("deepseek") else {"paged_decode_kernel"}
     assert {"_prepare_inputs_kernel", "_norm_kernel"} | attention <= names
+    indexer = {"_score_kernel", "_choose_kernel"}
+    assert names & indexer == (indexer if case.endswith("indexer") else set())
     experts = {"experts_kernel", "order_kernel", "sum_kernel", "logits_kernel", "choose_kernel"}
     has_experts = "-moe-" in case or case.startswith("gpt-oss")
-    assert names & experts == (experts if has_experts else set())
+    # An indexer's heads are weighed as experts are.
+    others = {"logits_kernel"} if case.endswith("indexer") else set()
+    assert names & experts == (experts if has_experts else others)
     assert ("_hopper_kernel" in names) == has_hopper_kernel
     assert ("_quantize_kernel" in names) == case.endswith(("float8", "int8"))
     assert ("float8_linear_kernel" in names) == case.endswith("float8")

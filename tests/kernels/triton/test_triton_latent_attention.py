@@ -35,6 +35,26 @@ def test_a_step_attends_to_its_sequences(
     torch.testing.assert_close(output, case.expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("num_splits", [1, 3])
+@pytest.mark.parametrize("num_chosen", [None, 1, 40])
+@pytest.mark.parametrize("has_sinks", [False, True])
+@pytest.mark.parametrize("lengths", STEPS)
+def test_sinks_and_chosen_tokens(
+    lengths: Lengths,
+    has_sinks: bool,
+    num_chosen: int | None,
+    num_splits: int,
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(triton_latent, "choose_splits", lambda *_: num_splits)
+    case = latent_case(lengths, num_heads=20, num_padding=2, has_sinks=has_sinks, num_chosen=num_chosen, device=device)
+    store_latent(case.latent, case.cache, case.inputs.slot_mapping)
+    output = latent_attention(case.q, case.cache, case.inputs, case.spec, **case.options)
+    output = output[: len(case.expected)].double().cpu()
+    torch.testing.assert_close(output, case.expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("sizes", [(16, 8), (24, 16)])
 def test_sizes_and_types(sizes: tuple[int, int], device: torch.device) -> None:
     rank, rope_dim = sizes

@@ -73,7 +73,8 @@ def _deepseek_v3(**changes: Any) -> DeepseekV3Config:
 
 
 def _indexed(**changes: Any) -> dict[str, Any]:
-    indexer = {"index_topk": MAX_LENGTH, "index_head_dim": 12, "index_n_heads": 2}
+    # With few heads many scores are nought, and which of equal ones transformers takes is left to chance.
+    indexer = {"index_topk": 13, "index_head_dim": 12, "index_n_heads": 8}
     return sizes(num_key_value_heads=4, **_LATENT, **_CORRECTED, **indexer) | changes
 
 
@@ -120,6 +121,7 @@ CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     ),
     "deepseek-v3.2": lambda: DeepseekV32Config(**_indexed(n_group=4, topk_group=2, rope_parameters=_YARN)),
     "glm5": lambda: GlmMoeDsaConfig(**_indexed(attention_bias=True, indexer_types=["full", "shared", "full"])),
+    "glm5-all": lambda: GlmMoeDsaConfig(**_indexed(index_topk=MAX_LENGTH, q_lora_rank=24)),
     "glm4-moe": lambda: Glm4MoeConfig(**sizes(**_CORRECTED, head_dim=16, use_qk_norm=True, num_attention_heads=6)),
     "glm4-moe-biased": lambda: Glm4MoeConfig(
         **sizes(**_CORRECTED, head_dim=20, attention_bias=True, n_group=2, topk_group=1, norm_topk_prob=False)
