@@ -161,6 +161,10 @@ template <int kBits>
         }
         const __m256i pairs = _mm256_maddubs_epi16(u, s);
         sums.part[i] += (Ints)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+#elif defined(__ARM_FEATURE_DOTPROD)
+        const uint8x16_t w = (uint8x16_t)codes.part[i];
+        const int8x16_t s = vreinterpretq_s8_u8(kBits == 8 ? veorq_u8(w, vdupq_n_u8(0x80)) : w);
+        sums.part[i] = (Ints)vdotq_s32((int32x4_t)sums.part[i], s, (int8x16_t)x);
 #else
         constexpr int kFlip = kBits == 8 ? 0x80 : 0;
         const int32_t word = x[0];
