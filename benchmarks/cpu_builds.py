@@ -89,7 +89,7 @@ class Gemms:
         self._packed: list[tuple[torch.Tensor, tuple[int, int]]] = []
 
     def share(self, other: "Gemms") -> None:
-        """Use another's packed weights; all builds for AVX-512 pack them alike."""
+        """Use another's packed weights; all builds pack them alike."""
         other.layers()
         self._packed = other._packed
 
@@ -131,7 +131,7 @@ class Gemms:
         return self.layers()[-1]["head"](x if len(x) <= 64 else x[-1:])
 
     def steps_per_second(self, num_rows: int, seconds: float) -> float:
-        """Of the fastest step within some seconds, after a few: a team that wakes up may do without its threads first."""
+        """Of the fastest step within some seconds, after a few: a team may leave out threads when it wakes up."""
         x = torch.randn(num_rows, HIDDEN, generator=torch.Generator().manual_seed(1)).bfloat16()
         for _ in range(3):
             self.step(x)

@@ -59,9 +59,9 @@ def test_integers_in_groups_have_the_bits_of_other_builds(tiles: NativeKernels, 
     packed = torch.randint(0, 256, (3, FORMATS[name].panel_bytes(512)), generator=random, dtype=torch.uint8)
     packed &= 0xBB  # scales in float16 are finite
     assert tiles.packed_bytes(BLOCK_NUMBERS[name], 48, 512) == packed.nbytes
-    for native in (tiles, load("avx512_bf16")):
+    for native in (tiles, load("avx512_bf16"), load("avx512_vnni")):
         gemm = NativeBlocks(native).linear(packed, name, (48, 512), None, torch.float32)
         results.append([gemm(x[:num_rows]) for num_rows in ROWS])
     assert results[0][-1].isfinite().all()
-    for tiled, plain in zip(*results, strict=True):
-        assert torch.equal(tiled, plain)
+    for tiled, *others in zip(*results, strict=True):
+        assert all(torch.equal(tiled, other) for other in others)
