@@ -42,24 +42,42 @@ struct Tiles {
 };
 inline thread_local Tiles g_tiles;
 
+// What the processor rejects, ends the process here as well.
+inline void require(bool is_valid) {
+    if (!is_valid) __builtin_trap();
+}
+
 inline void load_config(const TileConfig& config) {
+    require(config.palette == 1);
+    for (int tile = 0; tile < 16; ++tile) {
+        require(config.rows[tile] <= (tile < 8 ? kTileRows : 0) && config.row_bytes[tile] <= (tile < 8 ? kTileBytes : 0));
+        require((config.rows[tile] == 0) == (config.row_bytes[tile] == 0));
+    }
     g_tiles.config = config;
     std::memset(g_tiles.bytes, 0, sizeof(g_tiles.bytes));
 }
-inline void drop_tiles() {}
+inline void drop_tiles() { g_tiles.config = {}; }
+inline void require_shapes(int sums, int x, int weights) {
+    const TileConfig& config = g_tiles.config;
+    require(config.rows[sums] > 0 && config.rows[sums] == config.rows[x]);
+    require(config.row_bytes[x] == 4 * config.rows[weights] && config.row_bytes[weights] == config.row_bytes[sums]);
+}
 
 template <int kTile>
 inline void clear_tile() {
+    require(g_tiles.config.rows[kTile] > 0);
     std::memset(g_tiles.bytes[kTile], 0, sizeof(g_tiles.bytes[kTile]));
 }
 template <int kTile>
 inline void load_tile(const void* from, int64_t stride) {
+    require(g_tiles.config.rows[kTile] > 0);
     for (int r = 0; r < g_tiles.config.rows[kTile]; ++r)
         std::memcpy(g_tiles.bytes[kTile][r], static_cast<const unsigned char*>(from) + r * stride,
                     g_tiles.config.row_bytes[kTile]);
 }
 template <int kTile>
 inline void keep_tile(void* to, int64_t stride) {
+    require(g_tiles.config.rows[kTile] > 0);
     for (int r = 0; r < g_tiles.config.rows[kTile]; ++r)
         std::memcpy(static_cast<unsigned char*>(to) + r * stride, g_tiles.bytes[kTile][r],
                     g_tiles.config.row_bytes[kTile]);
@@ -67,6 +85,7 @@ inline void keep_tile(void* to, int64_t stride) {
 
 template <int kSums, int kX, int kWeights>
 inline void add_bfloat16_products() {
+    require_shapes(kSums, kX, kWeights);
     for (int m = 0; m < g_tiles.config.rows[kSums]; ++m) {
         float terms[2][16] = {};  // even and odd ones apart
         for (int k = 0; k < g_tiles.config.row_bytes[kX] / 4; ++k) {
@@ -93,6 +112,7 @@ inline void add_bfloat16_products() {
 
 template <int kSums, int kX, int kWeights>
 inline void add_byte_products() {
+    require_shapes(kSums, kX, kWeights);
     for (int m = 0; m < g_tiles.config.rows[kSums]; ++m) {
         int32_t sums[16];
         std::memcpy(sums, g_tiles.bytes[kSums][m], sizeof(sums));
