@@ -73,8 +73,9 @@ $(VENV)/.octavo: pyproject.toml setup.py $(wildcard native/*) requirements/demo.
 	$(PIP) --no-deps --require-hashes --requirement requirements/demo.txt
 	touch $@
 
+# With the CPU kernels' builds that exist for tests only.
 $(VENV)/.dev: $(VENV)/.octavo
-	$(PIP) --editable '.[dev]'
+	OCTAVO_TEST_BUILDS=amx_emulated $(PIP) --editable '.[dev]'
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.dev

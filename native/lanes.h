@@ -11,6 +11,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace octavo {
@@ -85,6 +87,8 @@ inline Floats widen(Halves bits, Float16) {
     return (Floats)_mm512_cvtph_ps(bit_cast<__m256i>(bits));
 #elif defined(__AVX2__)
     return (Floats)_mm256_cvtph_ps(bit_cast<__m128i>(bits));
+#elif defined(__aarch64__)
+    return (Floats)vcvt_f32_f16(bit_cast<float16x4_t>(bits));
 #else
     using Native = _Float16 __attribute__((vector_size(2 * kWidth)));
     return __builtin_convertvector(bit_cast<Native>(bits), Floats);
@@ -109,6 +113,8 @@ inline Halves narrow(Floats x, Float16) {
     return bit_cast<Halves>(_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 #elif defined(__AVX2__)
     return bit_cast<Halves>(_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__aarch64__)
+    return bit_cast<Halves>(vcvt_f16_f32((float32x4_t)x));
 #else
     using Native = _Float16 __attribute__((vector_size(2 * kWidth)));
     return bit_cast<Halves>(__builtin_convertvector(x, Native));
@@ -160,6 +166,8 @@ inline Floats fma(Floats a, Floats b, Floats c) {
     return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__AVX2__)
     return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    return (Floats)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     Floats r;
     for (int i = 0; i < kWidth; ++i) r[i] = __builtin_fmaf(a[i], b[i], c[i]);
@@ -208,6 +216,8 @@ inline float to_float(BFloat16 x) { return bit_cast<float>((uint32_t)x.bits << 1
 inline float to_float(Float16 x) {
 #if defined(__AVX2__)
     return _cvtsh_ss(x.bits);
+#elif defined(__aarch64__)
+    return (float)bit_cast<__fp16>(x.bits);
 #else
     return (float)bit_cast<_Float16>(x.bits);
 #endif

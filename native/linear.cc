@@ -37,22 +37,28 @@ void gather_row(const GatherPacked& gather, int64_t row) {
     for (int64_t k = 0; k < gather.num_inputs; ++k) to[k] = panel[place(gather.type, output % kLanes, k)];
 }
 
-// Sixteen inputs of all rows are read before they are written, so that both go through memory in its order.
+// Some inputs of all rows are read before they are written, so that both go through memory in its order. Those behind the
+// last are zeros.
 template <class From, class To, int kInputs>
 void stage_tile(const Stage& stage, int64_t first_row) {
+    constexpr int kAtOnce = std::max(kInputs, kLanes);
     const int64_t rows = std::min<int64_t>(stage.tile_rows, stage.num_rows - first_row);
+    const int64_t num_inputs = (stage.num_inputs + kInputs - 1) / kInputs * kInputs;
     To* to = reinterpret_cast<To*>(scratch() + first_row * stage.row_bytes());
-    To values[kMaxTallRows][kLanes];
-    for (int64_t start = 0; start < stage.num_inputs; start += kLanes) {
-        const int64_t count = std::min<int64_t>(kLanes, stage.num_inputs - start);
+    To values[PairFormat::kTallRows > kMaxTallRows ? PairFormat::kTallRows : kMaxTallRows][kAtOnce];
+    for (int64_t start = 0; start < num_inputs; start += kAtOnce) {
         for (int64_t r = 0; r < rows; ++r) {
             const From* from = reinterpret_cast<const From*>(stage.x + (first_row + r) * stage.x_stride) + start;
-            if constexpr (std::is_same_v<From, To>)
-                std::memcpy(values[r], from, count * sizeof(To));
-            else
-                store(values[r], count == kLanes ? load(from) : load_some(from, count));
+            for (int64_t i = 0; i < kAtOnce; i += kLanes) {
+                const int64_t count = std::clamp<int64_t>(stage.num_inputs - start - i, 0, kLanes);
+                if (count < kLanes) std::memset(&values[r][i], 0, kLanes * sizeof(To));
+                if constexpr (std::is_same_v<From, To>)
+                    std::memcpy(&values[r][i], from + i, count * sizeof(To));
+                else
+                    store(&values[r][i], count == kLanes ? load(from + i) : load_some(from + i, count));
+            }
         }
-        for (int64_t i = 0; i < count; i += kInputs)
+        for (int64_t i = 0; i < std::min<int64_t>(kAtOnce, num_inputs - start); i += kInputs)
             for (int64_t r = 0; r < rows; ++r, to += kInputs) std::memcpy(to, &values[r][i], kInputs * sizeof(To));
     }
 }
@@ -88,7 +94,7 @@ void Stage::run(int64_t tile) const {
     const int64_t row = tile * tile_rows;
     by_type(from, [&](auto value) {
         if (into == kBFloat16)
-            stage_tile<decltype(value), BFloat16, 2>(*this, row);
+            stage_tile<decltype(value), BFloat16, PairFormat::kUnit>(*this, row);
         else if (unit == 2)
             stage_tile<decltype(value), float, 2>(*this, row);
         else
@@ -96,8 +102,15 @@ void Stage::run(int64_t tile) const {
     });
 }
 
-Type staged_type(Type weight) {
-    return weight == kBFloat16 && sizeof(PairFormat::X) == sizeof(BFloat16) ? kBFloat16 : kFloat32;
+Staging staging_of(Type weight) {
+    const auto of = [](auto format, Type type, bool reads_rows) {
+        using Format = decltype(format);
+        return Staging{type, Format::kUnit, {Format::kWideRows, Format::kTallRows}, reads_rows};
+    };
+    if (weight == kFloat32) return of(ValueFormat<float>{}, kFloat32, false);
+    if (weight == kFloat16) return of(ValueFormat<Float16>{}, kFloat32, false);
+    constexpr bool is_narrow = std::is_same_v<PairFormat::X, BFloat16>;
+    return of(PairFormat{}, is_narrow ? kBFloat16 : kFloat32, PairFormat::kTallInTiles);
 }
 
 decltype(Gemm::run_block) find_run_block(Type weight) {

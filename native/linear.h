@@ -42,10 +42,14 @@ struct Stage {
     void run(int64_t chunk) const;
 };
 
-constexpr TileRows kTileRows{kMaxWideRows, kMaxTallRows};
-
-// The type in which tiles of a weight's type read x.
-Type staged_type(Type weight);
+// How tiles of a weight's type read x.
+struct Staging {
+    Type type;
+    int32_t unit;     // inputs of a row that lie together
+    TileRows rows;
+    bool reads_rows;  // also where they are; otherwise one row is a tile as it is, but others are staged
+};
+Staging staging_of(Type weight);
 
 // The functions that compute a block of y, and that write it in its type.
 decltype(Gemm::run_block) find_run_block(Type weight);

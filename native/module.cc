@@ -12,6 +12,7 @@
 #include "sampling.h"
 #include "state_space.h"
 #include "step.h"
+#include "tiles.h"
 
 #define OCTAVO_CONCAT_(a, b) a##b
 #define OCTAVO_CONCAT(a, b) OCTAVO_CONCAT_(a, b)
@@ -221,6 +222,7 @@ PyObject* py_linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
         gemm.x_stride = x_row_bytes(gemm.num_inputs);
         gemm.panel_bytes = kSpecs[block].panel_bytes(gemm.num_inputs);
         gemm.run_block = find_run_block_of(block);
+        gemm.wide_rows = kBlockTileRows.wide;
         const Operation operations[] = {make_operation(stage), make_operation(gemm)};
         execute(operations, 2, is_long);
         Py_RETURN_NONE;
@@ -229,12 +231,11 @@ PyObject* py_linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
     gemm.run_block = find_run_block(weight);
     Operation operations[2];
     size_t num_operations = 0;
-    const Type staged = staged_type(weight);
-    const int32_t unit = weight == kBFloat16 ? 2 : 1;
-    // One row of the right type is a tile as it is.
-    if (gemm.num_rows > 1 || type != staged || gemm.num_inputs % unit != 0) {
-        const Stage stage{gemm.x, gemm.num_rows, gemm.num_inputs, gemm.x_stride, kTileRows.of(gemm.num_rows), unit,
-                          type, staged};
+    const Staging staging = staging_of(weight);
+    gemm.wide_rows = staging.rows.wide;
+    if (type != staging.type || gemm.num_inputs % staging.unit != 0 || (gemm.num_rows > 1 && !staging.reads_rows)) {
+        const Stage stage{gemm.x, gemm.num_rows, gemm.num_inputs, gemm.x_stride, staging.rows.of(gemm.num_rows),
+                          staging.unit, type, staging.type};
         operations[num_operations++] = make_operation(stage);
         gemm.x = nullptr;
         gemm.x_stride = stage.row_bytes();
@@ -608,4 +609,10 @@ PyModuleDef g_module = {PyModuleDef_HEAD_INIT, OCTAVO_STRING(OCTAVO_MODULE), nul
 }  // namespace
 }  // namespace octavo
 
-PyMODINIT_FUNC OCTAVO_CONCAT(PyInit_, OCTAVO_MODULE)() { return PyModule_Create(&octavo::g_module); }
+PyMODINIT_FUNC OCTAVO_CONCAT(PyInit_, OCTAVO_MODULE)() {
+    if (const char* reason = octavo::why_no_tiles()) {
+        PyErr_SetString(PyExc_ImportError, reason);
+        return nullptr;
+    }
+    return PyModule_Create(&octavo::g_module);
+}

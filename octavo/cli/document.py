@@ -41,7 +41,7 @@ choices and their reasons without loading the model.
 powers of 1024; `1e9` works too. `auto` leaves the choice to Octavo.
 - Lists are several values (`--api-key A B`), repeated flags, or JSON. Objects are JSON, or one flag per field: \
 `--hf-overrides.rope_scaling.factor 4`; `--hf-overrides.architectures+ A,B` appends to a list.
-- Flags, arguments and environment variables of vLLM are listed in [vllm-arguments.md](vllm-arguments.md).
+- Flags and arguments of vLLM and all environment variables are listed in [vllm-arguments.md](vllm-arguments.md).
 - `--config FILE` reads settings from YAML, TOML or JSON, by the names below; flags on the command line win:
 
 ```yaml

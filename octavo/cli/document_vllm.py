@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable, Sequence
 
-from octavo.config.environment import SATISFIED, VLLM_VARIABLES
+from octavo.config.environment import OWN_VARIABLES, SATISFIED, VLLM_VARIABLES
 from octavo.config.vllm_arguments import VllmArgument, vllm_arguments
 
 _INTRODUCTION = """\
@@ -25,6 +25,10 @@ _VARIABLES = """
 
 A setting that is given as an argument wins over a variable. `OCTAVO_` and the setting's name in capitals is another \
 spelling, which goes first: `OCTAVO_LOG_LEVEL`, `OCTAVO_API_KEY`.
+
+"""
+_OWN = """
+These are Octavo's own and no settings:
 
 """
 _SATISFIED = """
@@ -65,6 +69,8 @@ def document() -> str:
             ("variable", "setting", "meaning"),
             ((f"`{name}`", f"`{variable.setting}`", variable.meaning) for name, variable in VLLM_VARIABLES.items()),
         ),
+        _OWN,
+        *_table(("variable", "chooses"), ((f"`{name}`", meaning) for name, meaning in OWN_VARIABLES.items())),
         _SATISFIED,
         *_table(("variable", "why"), ((f"`{name}`", reason) for name, reason in SATISFIED.items())),
         _OTHERS,

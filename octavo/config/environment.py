@@ -101,6 +101,11 @@ SATISFIED: dict[str, str] = {
     "VLLM_LOGGING_CONFIG_PATH": "read when logging is set up",
 }
 
+OWN_VARIABLES = {
+    "OCTAVO_CPU_KERNELS": "the build of the compiled CPU kernels, or `torch` for none ([cpu.md](cpu.md))",
+}
+"""Octavo's variables that are no setting, and what they choose: each process reads them where it needs them."""
+
 
 def settings_from_environment(
     names: Collection[str], given: Collection[str] = (), environment: Mapping[str, str] | None = None

@@ -1,8 +1,9 @@
 """The compiled CPU kernels: which build of them fits this processor.
 
 Their source is in ``native/``; the package holds one build per instruction set, named ``_native_<instruction set>``.
-Where none fits, or none was built, kernels run in PyTorch. Functions take tensors as addresses, and types as the
-numbers of :data:`TYPE_NUMBERS`; :mod:`octavo.kernels.cpu` is their only caller.
+A build may refuse to be imported, for instance if the operating system does not grant the use of AMX; then the next
+best one runs. Where none fits, or none was built, kernels run in PyTorch. Functions take tensors as addresses, and
+types as the numbers of :data:`TYPE_NUMBERS`; :mod:`octavo.kernels.cpu` is their only caller.
 """
 
 import importlib
@@ -184,10 +185,12 @@ def native_kernels() -> NativeKernels | None:
     for name in names:
         try:
             return cast(NativeKernels, importlib.import_module(_PREFIX + name))
-        except ImportError:
-            continue
+        except ModuleNotFoundError:
+            reason = "were not built"
+        except ImportError as error:  # the module asked the operating system, for instance for the use of AMX
+            reason = f"do not run here: {error}"
     if wanted:
-        raise ConfigError(f"{ENVIRONMENT_VARIABLE} is {wanted!r}, but these kernels were not built.")
+        raise ConfigError(f"{ENVIRONMENT_VARIABLE} is {wanted!r}, but these kernels {reason}.")
     return None
 
 
@@ -215,8 +218,10 @@ def instruction_sets() -> list[str]:
         return []
     features = torch.cpu
     has_vnni = features._is_avx512_supported() and features._is_vnni_supported()
+    has_bf16 = has_vnni and features._is_avx512_bf16_supported()
     found = {
-        "avx512_bf16": has_vnni and features._is_avx512_bf16_supported(),
+        "amx": has_bf16 and features._is_amx_tile_supported(),
+        "avx512_bf16": has_bf16,
         "avx512_vnni": has_vnni,
         "avx2": features._is_avx2_supported(),
     }

@@ -7,11 +7,15 @@ from typing import cast
 
 from octavo.platforms.native import NativeKernels, instruction_sets
 
+EMULATED = {"amx_emulated": "avx512_bf16"}
+"""Builds for tests only (``OCTAVO_TEST_BUILDS``), and the instruction set that they need."""
+
 
 def built() -> list[str]:
-    """Instruction sets that this processor has and whose kernels were built."""
+    """Instruction sets that this processor has and whose kernels were built, and builds for tests that it runs."""
     names = []
-    for name in instruction_sets():
+    present = instruction_sets()
+    for name in [*present, *(emulated for emulated, needed in EMULATED.items() if needed in present)]:
         try:
             load(name)
         except ImportError:

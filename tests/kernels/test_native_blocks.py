@@ -72,6 +72,27 @@ def test_products(native: NativeKernels, name: str, dtype: torch.dtype) -> None:
     assert torch.equal(y, torch.cat([gemm(x[row : row + 1]) for row in range(21)])), "bits depend on no other row"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("group", [32, 512])
+def test_four_bit_codes_with_scales_of_groups_or_outputs(native: NativeKernels, group: int, dtype: torch.dtype) -> None:
+    """vLLM's W4A8 on Arm: inputs of all types, against the product with the dequantised weight."""
+    random = torch.Generator().manual_seed(0)
+    codes = torch.randint(-8, 8, (50, 512), generator=random)
+    scales = torch.rand(50, 512 // group, generator=random).half() + 0.1
+    weight = codes * scales.float().repeat_interleave(group, 1)
+    scales = scales.repeat_interleave(group // 32, 1)
+    halves = (codes + 8).view(50, 16, 2, 16).to(torch.uint8)
+    nibbles = halves[:, :, 0] | halves[:, :, 1] << 4
+    numbers = torch.stack((scales, -8 * scales), -1).view(torch.uint8)
+    packed = NativeBlocks(native).pack(torch.cat((numbers, nibbles), -1).flatten(1), "Q4_1", 512)
+    gemm = NativeBlocks(native).linear(packed, "Q4_1", (50, 512), None, torch.float32)
+    assert torch.equal(gemm.rows(torch.arange(50)), weight)
+    x = torch.randn(9, 512, generator=random).to(dtype)
+    y, expected = gemm(x), x.double() @ weight.double().T
+    assert y.dtype == dtype
+    assert (y - expected).square().mean() < 1e-4 * expected.square().mean()
+
+
 @pytest.mark.parametrize("name", ["Q4_1", "Q6_K", "int8"])
 def test_infinities_and_nans_stay_in_their_row(native: NativeKernels, name: str) -> None:
     blocks = NativeBlocks(native)

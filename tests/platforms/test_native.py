@@ -18,6 +18,7 @@ from octavo.platforms import CpuPlatform, cpu, native
 from octavo.platforms.native import ENVIRONMENT_VARIABLE, instruction_sets, native_kernels
 
 choose = native_kernels.__wrapped__
+AVX512 = ["avx512_bf16", "avx512_vnni"]
 
 GENERATE = """
 import sys
@@ -47,7 +48,7 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
         try:
             return there[name.removeprefix("octavo.platforms._native_")]
         except KeyError:
-            raise ImportError(name) from None
+            raise ModuleNotFoundError(name) from None
 
     monkeypatch.setattr(importlib, "import_module", load)
     monkeypatch.setattr(native, "instruction_sets", lambda: ["best", "good"])
@@ -81,10 +82,28 @@ def test_an_unknown_build_is_an_error(builds: dict[str, ModuleType], monkeypatch
         choose()
 
 
+def test_a_build_that_the_system_refuses_is_passed_over(
+    builds: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builds["good"] = ModuleType("good")
+
+    def load(name: str) -> ModuleType:
+        if name.endswith("best"):
+            raise ImportError("the operating system does not let this process use AMX")
+        return builds["good"]
+
+    monkeypatch.setattr(importlib, "import_module", load)
+    assert choose() is builds["good"]
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, "best")
+    with pytest.raises(ConfigError, match="but these kernels do not run here: the operating system does not let"):
+        choose()
+
+
 @pytest.mark.parametrize(
     ("machine", "features", "expected"),
     [
-        ("x86_64", ("avx2", "avx512", "vnni", "avx512_bf16"), ["avx512_bf16", "avx512_vnni", "avx2"]),
+        ("x86_64", ("avx2", "avx512", "vnni", "avx512_bf16", "amx_tile"), ["amx", *AVX512, "avx2"]),
+        ("x86_64", ("avx2", "avx512", "vnni", "avx512_bf16"), [*AVX512, "avx2"]),
         ("x86_64", ("avx2", "avx512", "vnni"), ["avx512_vnni", "avx2"]),
         ("AMD64", ("avx2", "avx512"), ["avx2"]),
         ("x86_64", (), []),
@@ -96,7 +115,7 @@ def test_instruction_sets(
     machine: str, features: tuple[str, ...], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native, "machine", lambda: machine)
-    for feature in ("avx2", "avx512", "vnni", "avx512_bf16"):
+    for feature in ("avx2", "avx512", "vnni", "avx512_bf16", "amx_tile"):
         monkeypatch.setattr(torch.cpu, f"_is_{feature}_supported", lambda feature=feature: feature in features)
     assert instruction_sets() == expected
 
