@@ -78,7 +78,7 @@ struct AttentionLayer {
     const float* slopes;  // [heads] what a score falls by for each token from key to query (ALiBi); null: none
 };
 
-// Norms and rotates queries and keys where they are, and stores keys and values.
+// Norms and rotates queries and keys where they are, and stores keys and values if there is a slot mapping.
 struct RotateAndStore {
     AttentionLayer layer;
     AttentionRows rows;

@@ -8,6 +8,7 @@
 #include "block_pack.h"
 #include "latent_attention.h"
 #include "linear.h"
+#include "packed_attention.h"
 #include "rows.h"
 #include "sampling.h"
 #include "state_space.h"
@@ -260,17 +261,37 @@ PyObject* py_rms_norm(PyObject*, PyObject* const* values, Py_ssize_t count) {
     return execute_one(make_operation(norm));
 }
 
-PyObject* py_gate(PyObject*, PyObject* const* values, Py_ssize_t count) {
+PyObject* py_layer_norm(PyObject*, PyObject* const* values, Py_ssize_t count) {
     Arguments arguments(values, count);
-    Gate gate{};
-    gate.x = arguments.address<void>();
-    gate.to = arguments.address<void>();
-    gate.num_rows = arguments.integer();
-    gate.size = arguments.integer();
-    gate.activation = (int32_t)arguments.integer();
-    gate.type = arguments.type();
+    LayerNorm norm{};
+    norm.x = arguments.address<void>();
+    norm.residual = arguments.address<void>();
+    norm.to = arguments.address<void>();
+    norm.weight = arguments.address<void>();
+    norm.bias = arguments.address<void>();
+    norm.num_rows = arguments.integer();
+    norm.size = arguments.integer();
+    norm.eps = (float)arguments.number();
+    norm.type = arguments.type();
     if (!arguments.are_right()) return nullptr;
-    return execute_one(make_operation(gate));
+    return execute_one(make_operation(norm));
+}
+
+PyObject* py_activate(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    Activate activate{};
+    activate.x = arguments.address<void>();
+    activate.times = arguments.address<void>();
+    activate.to = arguments.address<void>();
+    activate.num_rows = arguments.integer();
+    activate.size = arguments.integer();
+    activate.x_stride = arguments.integer();
+    activate.times_stride = arguments.integer();
+    activate.to_stride = arguments.integer();
+    activate.activation = (int32_t)arguments.integer();
+    activate.type = arguments.type();
+    if (!arguments.are_right()) return nullptr;
+    return execute_one(make_operation(activate));
 }
 
 PyObject* py_gather(PyObject*, PyObject* const* values, Py_ssize_t count) {
@@ -437,6 +458,46 @@ PyObject* py_attention(PyObject*, PyObject* const* values, Py_ssize_t count) {
     Py_RETURN_NONE;
 }
 
+PyObject* py_packed_attention(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    PackedLayer layer{};
+    void* qkv = arguments.address<void>();
+    layer.qkv = qkv;
+    layer.to = arguments.address<void>();
+    layer.tiles = arguments.address<PackedTile>();
+    layer.num_tiles = (int32_t)arguments.integer();
+    layer.num_places = (int32_t)arguments.integer();
+    layer.num_heads = (int32_t)arguments.integer();
+    layer.num_kv_heads = (int32_t)arguments.integer();
+    layer.head_dim = (int32_t)arguments.integer();
+    layer.window = (int32_t)arguments.integer();
+    layer.scale = (float)arguments.number();
+    layer.softcap = (float)arguments.number();
+    layer.type = arguments.type();
+    RotateAndStore rotate{};
+    rotate.layer.qkv = qkv;
+    rotate.layer.num_heads = layer.num_heads;
+    rotate.layer.num_kv_heads = layer.num_kv_heads;
+    rotate.layer.head_dim = layer.head_dim;
+    rotate.layer.type = layer.type;
+    rotate.rows.counts = arguments.address<int32_t>();
+    rotate.query_norm = arguments.address<void>();
+    rotate.key_norm = arguments.address<void>();
+    rotate.eps = (float)arguments.number();
+    rotate.norm_type = arguments.type();
+    rotate.cos = arguments.address<void>();
+    rotate.sin = arguments.address<void>();
+    rotate.rotary = (int32_t)arguments.integer();
+    if (!arguments.are_right()) return nullptr;
+    Operation operations[3];
+    size_t num_operations = 0;
+    if (rotate.rotary > 0 || rotate.query_norm != nullptr) operations[num_operations++] = make_operation(rotate);
+    operations[num_operations++] = make_operation(StagePacked{layer});
+    operations[num_operations++] = make_operation(AttendPacked{layer});
+    execute(operations, num_operations, layer.num_tiles > 4);
+    Py_RETURN_NONE;
+}
+
 PyObject* py_store_latent(PyObject*, PyObject* const* values, Py_ssize_t count) {
     Arguments arguments(values, count);
     StoreLatent store{};
@@ -580,11 +641,11 @@ PyMethodDef g_methods[] = {
     OCTAVO_METHOD(set_num_threads), OCTAVO_METHOD(num_threads),    OCTAVO_METHOD(start_tape),
     OCTAVO_METHOD(end_tape),        OCTAVO_METHOD(replay),         OCTAVO_METHOD(packed_bytes),
     OCTAVO_METHOD(quantize),        OCTAVO_METHOD(pack),            OCTAVO_METHOD(gather_packed),  OCTAVO_METHOD(linear),
-    OCTAVO_METHOD(rms_norm),        OCTAVO_METHOD(gate),           OCTAVO_METHOD(gather),
+    OCTAVO_METHOD(rms_norm),        OCTAVO_METHOD(layer_norm),     OCTAVO_METHOD(activate),        OCTAVO_METHOD(gather),
     OCTAVO_METHOD(prepare_inputs),  OCTAVO_METHOD(append_tokens),   OCTAVO_METHOD(argmax),
     OCTAVO_METHOD(sample),
     OCTAVO_METHOD(new_plan),        OCTAVO_METHOD(plan_attention), OCTAVO_METHOD(attention),
-    OCTAVO_METHOD(store_latent),    OCTAVO_METHOD(latent_attention),
+    OCTAVO_METHOD(packed_attention), OCTAVO_METHOD(store_latent),   OCTAVO_METHOD(latent_attention),
     OCTAVO_METHOD(causal_conv),     OCTAVO_METHOD(state_space_scan), OCTAVO_METHOD(gated_norm),
     {nullptr, nullptr, 0, nullptr},
 };

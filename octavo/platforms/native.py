@@ -103,8 +103,34 @@ class NativeKernels(Protocol):
     ) -> None:
         """Norm rows, after adding them to the residual if there is one."""
 
-    def gate(self, x: int, to: int, num_rows: int, size: int, gate: int, x_type: int) -> None:
-        """``act(x₁) · x₂`` for the halves of each row."""
+    def layer_norm(
+        self,
+        x: int,
+        residual: int,
+        to: int,
+        weight: int,
+        bias: int,
+        num_rows: int,
+        size: int,
+        eps: float,
+        x_type: int,
+    ) -> None:
+        """Norm rows, after adding them to the residual if there is one; weight and bias have the type of ``x``."""
+
+    def activate(
+        self,
+        x: int,
+        times: int,
+        to: int,
+        num_rows: int,
+        size: int,
+        x_row_size: int,
+        times_row_size: int,
+        to_row_size: int,
+        activation: int,
+        x_type: int,
+    ) -> None:
+        """``act(x)`` or ``act(x) · times``; ``to`` may be ``x``."""
 
     def gather(self, table: int, index: int, to: int, num_rows: int, row_bytes: int) -> None:
         """Rows of a table."""
@@ -129,6 +155,9 @@ class NativeKernels(Protocol):
 
     def attention(self, plan: object, *arguments: Any) -> None:
         """Attention of one layer."""
+
+    def packed_attention(self, *arguments: Any) -> None:
+        """Attention of one layer of an encoder."""
 
     def store_latent(self, *arguments: int) -> None:
         """Write a step's latent vectors into the cache."""
