@@ -421,6 +421,17 @@ PyObject* py_plan_attention(PyObject*, PyObject* const* values, Py_ssize_t count
     return execute_one(make_operation(plan));
 }
 
+CacheFactors factors_of(Arguments& arguments) {
+    CacheFactors factors{};
+    factors.first = arguments.address<float>();
+    factors.half = arguments.integer();
+    factors.block = arguments.integer();
+    factors.head = (int32_t)arguments.integer();
+    factors.token = (int32_t)arguments.integer();
+    factors.are_given = (int32_t)arguments.integer();
+    return factors;
+}
+
 PyObject* py_attention(PyObject*, PyObject* const* values, Py_ssize_t count) {
     Arguments arguments(values, count);
     AttentionPlan* plan = arguments.object<AttentionPlan>(kPlan);
@@ -434,6 +445,8 @@ PyObject* py_attention(PyObject*, PyObject* const* values, Py_ssize_t count) {
     layer.num_kv_heads = (int32_t)arguments.integer();
     layer.head_dim = (int32_t)arguments.integer();
     layer.type = arguments.type();
+    layer.cache_type = (CacheType)arguments.integer();
+    layer.factors = factors_of(arguments);
     layer.sinks = arguments.address<float>();
     layer.slopes = arguments.address<float>();
     RotateAndStore rotate{};
@@ -509,6 +522,9 @@ PyObject* py_store_latent(PyObject*, PyObject* const* values, Py_ssize_t count) 
     store.row_stride = arguments.integer();
     store.block_stride = arguments.integer();
     store.block_size = arguments.integer();
+    store.type = arguments.type();
+    store.cache_type = (CacheType)arguments.integer();
+    store.factors = factors_of(arguments);
     if (!arguments.are_right()) return nullptr;
     return execute_one(make_operation(store));
 }
@@ -529,6 +545,8 @@ PyObject* py_latent_attention(PyObject*, PyObject* const* values, Py_ssize_t cou
     layer.size = (int32_t)arguments.integer();
     layer.scale = (float)arguments.number();
     layer.type = arguments.type();
+    layer.cache_type = (CacheType)arguments.integer();
+    layer.factors = factors_of(arguments);
     if (!arguments.are_right()) return nullptr;
     if (g_owners != nullptr && PyList_Append(g_owners, values[0]) != 0) return nullptr;
     const Operation operations[] = {

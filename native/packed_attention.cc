@@ -9,10 +9,6 @@
 namespace octavo {
 namespace {
 
-// What keys, values and queries of a type are multiplied as.
-template <class T>
-using Staged = std::conditional_t<kMultipliesPairs<T>, T, float>;
-
 template <class S>
 constexpr bool kInPairs = std::is_same_v<S, BFloat16>;
 

@@ -25,6 +25,10 @@ template <class T>
 constexpr bool kMultipliesPairs = false;
 #endif
 
+// What values of a type are multiplied as where they are staged for it.
+template <class T>
+using Staged = std::conditional_t<kMultipliesPairs<T>, T, float>;
+
 // Scores of kQueries queries and sixteen keys in each of kGroups places.
 template <class T, int kQueries, int kGroups>
 inline void score(const float* queries, int64_t query_stride, const T* const* keys, int64_t block_size,

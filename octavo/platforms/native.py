@@ -31,6 +31,9 @@ BLOCK_NUMBERS = {
 TYPE_NUMBERS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """The compiled kernels' numbers of types."""
 
+CACHE_NUMBERS = {torch.float8_e4m3fn: 1, torch.float8_e5m2: 2, torch.int8: 3}
+"""The compiled kernels' numbers of types of quantised caches; 0 is the type of the computation."""
+
 
 def profiled(name: str) -> AbstractContextManager[object]:
     """A context that PyTorch's profiler shows under a name; it may be entered again and again, and costs 0.1 µs."""
