@@ -6,6 +6,7 @@
 
 #include "attention.h"
 #include "block_pack.h"
+#include "int8.h"
 #include "latent_attention.h"
 #include "linear.h"
 #include "packed_attention.h"
@@ -142,8 +143,9 @@ PyObject* py_packed_bytes(PyObject*, PyObject* const* values, Py_ssize_t count) 
     const Type type = arguments.type();
     const int64_t outputs = arguments.integer(), inputs = arguments.integer();
     if (!arguments.are_right()) return nullptr;
-    if (type < kFirstBlock) return PyLong_FromLongLong(packed_bytes(type, outputs, inputs));
     const int64_t panels = (outputs + kLanes - 1) / kLanes;
+    if ((int32_t)type == kInt8Weight) return PyLong_FromLongLong(panels * int8_panel_bytes(inputs));
+    if (type < kFirstBlock) return PyLong_FromLongLong(packed_bytes(type, outputs, inputs));
     return PyLong_FromLongLong(panels * kSpecs[type - kFirstBlock].panel_bytes(inputs));
 }
 
@@ -161,6 +163,19 @@ PyObject* py_pack(PyObject*, PyObject* const* values, Py_ssize_t count) {
             ? make_operation(pack)
             : make_operation(PackBlocks{pack.from, pack.to, pack.num_outputs, pack.num_inputs, pack.type - kFirstBlock});
     run_long(operation);
+    Py_RETURN_NONE;
+}
+
+PyObject* py_pack_int8(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    PackInt8 pack{};
+    pack.from = arguments.address<int8_t>();
+    pack.scales = arguments.address<float>();
+    pack.to = arguments.address<unsigned char>();
+    pack.num_outputs = arguments.integer();
+    pack.num_inputs = arguments.integer();
+    if (!arguments.are_right()) return nullptr;
+    run_long(make_operation(pack));
     Py_RETURN_NONE;
 }
 
@@ -213,6 +228,16 @@ PyObject* py_linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
     if (!arguments.are_right()) return nullptr;
     gemm.store_tile = find_store_tile(y_type);
     const bool is_long = 2. * gemm.num_rows * gemm.num_outputs * gemm.num_inputs > kLongFlops;
+    if ((int32_t)weight == kInt8Weight) {
+        const StageInt8 stage{gemm.x, gemm.num_rows, gemm.num_inputs, gemm.x_stride, kInt8TileRows.of(gemm.num_rows), type};
+        gemm.x = nullptr;
+        gemm.x_stride = int8_row_bytes(gemm.num_inputs);
+        gemm.panel_bytes = int8_panel_bytes(gemm.num_inputs);
+        gemm.run_block = find_run_block_of_int8();
+        const Operation operations[] = {make_operation(stage), make_operation(gemm)};
+        execute(operations, 2, is_long);
+        Py_RETURN_NONE;
+    }
     if (weight >= kFirstBlock) {
         const int32_t block = weight - kFirstBlock;
         const StageBlocks stage{gemm.x,        gemm.num_rows, gemm.num_inputs,
@@ -658,7 +683,8 @@ PyObject* py_gated_norm(PyObject*, PyObject* const* values, Py_ssize_t count) {
 PyMethodDef g_methods[] = {
     OCTAVO_METHOD(set_num_threads), OCTAVO_METHOD(num_threads),    OCTAVO_METHOD(start_tape),
     OCTAVO_METHOD(end_tape),        OCTAVO_METHOD(replay),         OCTAVO_METHOD(packed_bytes),
-    OCTAVO_METHOD(quantize),        OCTAVO_METHOD(pack),            OCTAVO_METHOD(gather_packed),  OCTAVO_METHOD(linear),
+    OCTAVO_METHOD(quantize),        OCTAVO_METHOD(pack_int8),
+          OCTAVO_METHOD(pack),            OCTAVO_METHOD(gather_packed),  OCTAVO_METHOD(linear),
     OCTAVO_METHOD(rms_norm),        OCTAVO_METHOD(layer_norm),     OCTAVO_METHOD(activate),        OCTAVO_METHOD(gather),
     OCTAVO_METHOD(prepare_inputs),  OCTAVO_METHOD(append_tokens),   OCTAVO_METHOD(argmax),
     OCTAVO_METHOD(sample),

@@ -28,6 +28,9 @@ BLOCK_NUMBERS = {
 }
 """The compiled kernels' numbers of formats of integers in groups."""
 
+INT8_NUMBER = 15
+"""The compiled kernels' number of weights of 8 bits with a scale per output."""
+
 TYPE_NUMBERS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """The compiled kernels' numbers of types."""
 
@@ -63,6 +66,9 @@ class NativeKernels(Protocol):
 
     def pack(self, weight: int, packed: int, num_outputs: int, num_inputs: int, type_number: int) -> None:
         """Pack a weight, or a GGUF tensor's rows; ``packed`` may be the same memory if both have the same size."""
+
+    def pack_int8(self, weight: int, scales: int, packed: int, num_outputs: int, num_inputs: int) -> None:
+        """Pack an int8 weight and its float32 scales per output."""
 
     def quantize(
         self, weight: int, packed: int, num_outputs: int, num_inputs: int, type_number: int, weight_type: int
