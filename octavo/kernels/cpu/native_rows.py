@@ -116,12 +116,14 @@ def register(native: NativeKernels) -> None:
 
     def apply(x: torch.Tensor, kind: str, times: torch.Tensor | None, to: torch.Tensor) -> None:
         """All ``[T, N]``; their rows may lie apart."""
+        num_rows, size = x.shape
         with profiled_activation:
             native.activate(
                 x.data_ptr(),
                 0 if times is None else times.data_ptr(),
                 to.data_ptr(),
-                *x.shape,
+                num_rows,
+                size,
                 x.stride(0),
                 0 if times is None else times.stride(0),
                 to.stride(0),
