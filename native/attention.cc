@@ -3,107 +3,77 @@
 #include <algorithm>
 
 #include "rows.h"
+#include "scores.h"
 #include "softmax.h"
 
 namespace octavo {
 namespace {
-
-template <class T>
-struct Keys {
-    // Where dimension d of a block's first key is, and how far apart two dimensions are, in elements.
-    static constexpr bool kInPairs = std::is_same_v<T, BFloat16>;
-    static int64_t place(int64_t d, int64_t key, int64_t block_size) {
-        return kInPairs ? (d / 2 * block_size + key) * 2 + d % 2 : d * block_size + key;
-    }
-};
 
 // Size of the state of a unit of a split row; a single token may have more queries than kMaxQueries.
 inline int64_t part_size(const AttentionLayer& layer) {
     return state_size(std::max<int64_t>(kMaxQueries, layer.num_heads / layer.num_kv_heads), layer.head_dim);
 }
 
-// Whether pairs of dimensions are multiplied as they are; queries are then kept in pairs, too.
-#if defined(__AVX512BF16__)
-template <class T>
-constexpr bool kMultipliesPairs = Keys<T>::kInPairs;
-#else
-template <class T>
-constexpr bool kMultipliesPairs = false;
-#endif
+// A tile of keys and values of 8 bits, as exact values that the computation multiplies, and the factors of them.
+template <class S, class C>
+struct StagedTile {
+    S *keys, *values;  // [head_dim][kTileKeys], in pairs for bfloat16; [kTileKeys][head_dim]
+    float *key_factors, *value_factors;  // [kTileKeys]
 
-// Scores of kQueries queries and sixteen keys in each of kGroups places.
-template <class T, int kQueries, int kGroups>
-inline void score(const float* queries, int64_t query_stride, const T* const* keys, int64_t block_size,
-                  int64_t head_dim, float scale, float* scores) {
-    Lanes sums[kQueries][kGroups];
-    for (int q = 0; q < kQueries; ++q)
-        for (int g = 0; g < kGroups; ++g) sums[q][g] = splat(0.f);
-    if constexpr (kMultipliesPairs<T>) {
+    static int64_t num_floats(int64_t head_dim) { return kIsQuantized<C> ? 2 * kTileKeys * (head_dim + 1) : 0; }
+
+    StagedTile(float* memory, int64_t head_dim)
+        : keys(reinterpret_cast<S*>(memory + 2 * kTileKeys)),
+          values(keys + kTileKeys * head_dim),
+          key_factors(memory),
+          value_factors(memory + kTileKeys) {}
+
+    // Sixteen keys of a block, `block_size` apart for each dimension.
+    void stage_keys(int64_t group, const C* from, int64_t block_size, int64_t head_dim) const {
+        if constexpr (kMultipliesPairs<S>) {
 #if defined(__AVX512BF16__)
-        for (int64_t d = 0; d < head_dim / 2; ++d) {
-            Pairs key[kGroups];
-            for (int g = 0; g < kGroups; ++g) key[g] = load_vector<Pairs>(keys[g] + d * block_size * 2);
-            for (int q = 0; q < kQueries; ++q) {
-                const auto pair = bit_cast<int32_t>(queries[q * query_stride + d]);
-                for (int g = 0; g < kGroups; ++g) sums[q][g] = add_products(sums[q][g], key[g], pair);
+            for (int64_t d = 0; d < head_dim; d += 2) {
+                const Lanes even = load(from + d * block_size), odd = load(from + (d + 1) * block_size);
+                const Words pairs = bit_cast<Words>(even.part[0]) >> 16 | (bit_cast<Words>(odd.part[0]) & 0xffff0000u);
+                store_vector(keys + (d / 2 * kTileKeys + group * kLanes) * 2, pairs);
             }
-        }
 #endif
-    } else if constexpr (Keys<T>::kInPairs) {
-        for (int64_t d = 0; d < head_dim / 2; ++d) {
-            Lanes even[kGroups], odd[kGroups];
-            for (int g = 0; g < kGroups; ++g) {
-                OCTAVO_EACH_PART {
-                    const Words pair = load_vector<Words>(keys[g] + (d * block_size + i * kWidth) * 2);
-                    even[g].part[i] = bit_cast<Floats>(pair << 16);
-                    odd[g].part[i] = bit_cast<Floats>(pair & 0xffff0000u);
-                }
-            }
-            for (int q = 0; q < kQueries; ++q) {
-                const Lanes first = splat(queries[q * query_stride + 2 * d]);
-                const Lanes second = splat(queries[q * query_stride + 2 * d + 1]);
-                for (int g = 0; g < kGroups; ++g) {
-                    sums[q][g] = fma(even[g], first, sums[q][g]);
-                    sums[q][g] = fma(odd[g], second, sums[q][g]);
-                }
-            }
-        }
-    } else {
-        for (int64_t d = 0; d < head_dim; ++d) {
-            Lanes key[kGroups];
-            for (int g = 0; g < kGroups; ++g) key[g] = load(keys[g] + d * block_size);
-            for (int q = 0; q < kQueries; ++q) {
-                const Lanes value = splat(queries[q * query_stride + d]);
-                for (int g = 0; g < kGroups; ++g) sums[q][g] = fma(key[g], value, sums[q][g]);
-            }
+        } else {
+            for (int64_t d = 0; d < head_dim; ++d)
+                store(keys + d * kTileKeys + group * kLanes, load(from + d * block_size));
         }
     }
-    for (int q = 0; q < kQueries; ++q)
-        for (int g = 0; g < kGroups; ++g) store(scores + q * kTileKeys + g * kLanes, sums[q][g] * splat(scale));
-}
 
-constexpr int kScoreQueries = kWidth == 16 ? 6 : 2, kScoreGroups = kWidth == 16 ? 4 : 2;
+    void stage_value(int64_t key, const C* from, int64_t head_dim) const {
+        S* to = values + key * head_dim;
+        int64_t d = 0;
+        for (; d + kLanes <= head_dim; d += kLanes) store(to + d, load(from + d));
+        if (d < head_dim) {
+            C rest[kLanes] = {};
+            std::memcpy(rest, from + d, head_dim - d);
+            store_some(to + d, load(rest), head_dim - d);
+        }
+    }
 
-template <class T, int kQueries>
-void score_all(const float* queries, int64_t stride, const T* const* keys, int64_t groups, int64_t block_size,
-               int64_t head_dim, float scale, float* scores) {
-    int64_t g = 0;
-    for (; g + kScoreGroups <= groups; g += kScoreGroups)
-        score<T, kQueries, kScoreGroups>(queries, stride, keys + g, block_size, head_dim, scale,
-                                                  scores + g * kLanes);
-    for (; g < groups; ++g)
-        score<T, kQueries, 1>(queries, stride, keys + g, block_size, head_dim, scale, scores + g * kLanes);
-}
+    // The factors of a key and its value.
+    void stage_factors(int64_t key, const float* from, int64_t half) const {
+        key_factors[key] = from[0];
+        value_factors[key] = from[half];
+    }
+};
 
-// A unit's keys, and the queries' view of them.
-template <class T>
+// A unit's keys, and the queries' view of them. T is the type of the computation, C that of the cache.
+template <class T, class C>
 struct Walk {
+    using S = std::conditional_t<kIsQuantized<C>, Staged<T>, T>;
+
     const Attend& attend;
     const AttentionUnit& unit;
     int64_t kv_head;
     int64_t group_size, queries;
     const float* own;     // [queries][head_dim] values, or in the first half of each row pairs of values
     float* scores;        // [queries][kTileKeys]
+    StagedTile<S, C> staged;
 
     // The first and one past the last key that a query sees.
     int64_t first_key(int64_t query) const { return attend.rows.first_key(position(query)); }
@@ -118,22 +88,47 @@ struct Walk {
         const int64_t lowest = std::max(start, first_key(0)), highest = std::min(stop, last_key(queries - 1));
         if (lowest >= highest) return;
         const int64_t first_group = (lowest - start) / kLanes, last_group = (highest - start + kLanes - 1) / kLanes;
-        const T* keys[kTileKeys / kLanes];
-        const T* values[kTileKeys];
+        const S* keys[kTileKeys / kLanes];
+        const S* values[kTileKeys];
         for (int64_t g = first_group; g < last_group; ++g) {
-            const int64_t key = start + g * kLanes;
-            const T* run = reinterpret_cast<const T*>(layer.cache) + table[key / size] * layer.block_stride +
-                           kv_head * size * head_dim;
-            keys[g] = run + key % size * (Keys<T>::kInPairs ? 2 : 1);
-            for (int64_t i = 0; i < kLanes; ++i)
-                values[g * kLanes + i] = run + layer.value_offset + (key % size + i) * head_dim;
+            const int64_t key = start + g * kLanes, block = table[key / size];
+            const C* run = reinterpret_cast<const C*>(layer.cache) + block * layer.block_stride + kv_head * size * head_dim;
+            const C* group_values = run + layer.value_offset + key % size * head_dim;
+            if constexpr (kIsQuantized<C>) {
+                const CacheFactors& factors = layer.factors;
+                const float* own_factors =
+                    factors.first + block * factors.block + kv_head * factors.head + key % size * factors.token;
+                staged.stage_keys(g, run + key % size, size, head_dim);
+                keys[g] = staged.keys + g * kLanes * (Keys<S>::kInPairs ? 2 : 1);
+                for (int64_t i = 0; i < kLanes; ++i) {
+                    const int64_t place = g * kLanes + i;
+                    staged.stage_factors(place, own_factors + i * factors.token, factors.half);
+                    if (start + place >= lowest && start + place < highest)
+                        staged.stage_value(place, group_values + i * head_dim, head_dim);
+                    values[place] = staged.values + place * head_dim;
+                }
+            } else {
+                keys[g] = run + key % size * (Keys<S>::kInPairs ? 2 : 1);
+                for (int64_t i = 0; i < kLanes; ++i) values[g * kLanes + i] = group_values + i * head_dim;
+            }
         }
+        const int64_t key_stride = kIsQuantized<C> ? kTileKeys : size;
         in_groups<kScoreQueries>(queries, [&](int64_t q, auto count) {
-            score_all<T, count.value>(own + q * head_dim, head_dim, keys + first_group, last_group - first_group, size,
-                                      head_dim, attend.scale, scores + q * kTileKeys + first_group * kLanes);
+            score_all<S, count.value>(own + q * head_dim, head_dim, keys + first_group, last_group - first_group,
+                                      key_stride, head_dim, attend.scale, scores + q * kTileKeys + first_group * kLanes,
+                                      kTileKeys);
         });
+        if constexpr (kIsQuantized<C>) multiply(staged.key_factors, first_group * kLanes, last_group * kLanes);
         for (int64_t q = 0; q < queries; ++q) weights_of(q, start, first_group, last_group, state);
+        // Factors of keys that no query sees may be anything.
+        if constexpr (kIsQuantized<C>) multiply(staged.value_factors, lowest - start, highest - start);
         weigh_tile(scores, values, lowest - start, highest - start, state.values, queries, head_dim);
+    }
+
+    // Multiplies the scores or weights of some keys of a tile by the keys' factors.
+    void multiply(const float* factors, int64_t first, int64_t last) const {
+        for (int64_t q = 0; q < queries; ++q)
+            for (int64_t i = first; i < last; ++i) scores[q * kTileKeys + i] *= factors[i];
     }
 
     // Lowers a query's scores of a tile by the distance of their keys.
@@ -193,15 +188,17 @@ void write(const AttentionLayer& layer, const AttentionUnit& unit, int64_t kv_he
     }
 }
 
-template <class T>
+template <class T, class C>
 void attend_unit(const Attend& attend, int64_t index, int64_t kv_head) {
     const AttentionLayer& layer = attend.layer;
     const AttentionUnit& unit = attend.plan->units[index];
     const int64_t group = layer.num_heads / layer.num_kv_heads, head_dim = layer.head_dim;
     const int64_t queries = unit.num_tokens * group, size = state_size(queries, head_dim);
     thread_local std::vector<float> memory;
-    memory.resize(queries * (head_dim + kTileKeys) + 2 * size);
-    float* own = memory.data();
+    using W = Walk<T, C>;
+    const int64_t staged_size = StagedTile<typename W::S, C>::num_floats(head_dim);
+    memory.resize(queries * (head_dim + kTileKeys) + 2 * size + staged_size);
+    float* own = memory.data() + staged_size;
     float* scores = own + queries * head_dim;
     const SoftmaxState first = state_at(scores + queries * kTileKeys, queries);
     const SoftmaxState later = state_at(scores + queries * kTileKeys + size, queries);
@@ -214,7 +211,7 @@ void attend_unit(const Attend& attend, int64_t index, int64_t kv_head) {
         else
             for (int64_t d = 0; d < head_dim; ++d) own[q * head_dim + d] = to_float(query[d]);
     }
-    const Walk<T> walk{attend, unit, kv_head, group, queries, own, scores};
+    const W walk{attend, unit, kv_head, group, queries, own, scores, {memory.data(), head_dim}};
     if (unit.split >= 0) {
         walk.partition(unit.first_partition,
                        part_at(*attend.plan, unit, layer.num_kv_heads, kv_head, part_size(layer), queries));
@@ -256,6 +253,31 @@ void rotate_whole(T* head, const T* cos, const T* sin, int64_t rotary) {
     }
 }
 
+// Stores a token's keys, which its values follow.
+template <class C, class T>
+void store_token(const AttentionLayer& layer, const T* keys, int64_t block, int64_t token, int64_t block_size) {
+    const int64_t head_dim = layer.head_dim, kv_heads = layer.num_kv_heads;
+    C* to = reinterpret_cast<C*>(layer.cache) + block * layer.block_stride;
+    for (int64_t head = 0; head < kv_heads; ++head) {
+        const T *key = keys + head * head_dim, *value = key + kv_heads * head_dim;
+        C* run = to + head * block_size * head_dim;
+        C* value_to = run + layer.value_offset + token * head_dim;
+        if constexpr (kIsQuantized<C>) {
+            const CacheFactors& factors = layer.factors;
+            float* factor = factors.first + block * factors.block + head * factors.head + token * factors.token;
+            if (!factors.are_given) {
+                factor[0] = vector_scale<C>(key, head_dim);
+                factor[factors.half] = vector_scale<C>(value, head_dim);
+            }
+            round_vector(key, head_dim, factor[0], run + token, block_size);
+            round_vector(value, head_dim, factor[factors.half], value_to, 1);
+        } else {
+            for (int64_t d = 0; d < head_dim; ++d) run[Keys<T>::place(d, token, block_size)] = key[d];
+            std::memcpy(value_to, value, head_dim * sizeof(T));
+        }
+    }
+}
+
 template <class T>
 void rotate_token(const RotateAndStore& arguments, int64_t token) {
     const AttentionLayer& layer = arguments.layer;
@@ -274,16 +296,12 @@ void rotate_token(const RotateAndStore& arguments, int64_t token) {
         }
         rotary / 2 % kLanes == 0 ? rotate_whole(values, cos, sin, rotary) : rotate(values, cos, sin, rotary);
     }
+    if (arguments.rows.slot_mapping == nullptr) return;
     const int64_t slot = arguments.rows.slot_mapping[token], size = arguments.rows.block_size;
     if (slot < 0) return;
-    T* block = reinterpret_cast<T*>(layer.cache) + slot / size * layer.block_stride;
-    for (int64_t head = 0; head < layer.num_kv_heads; ++head) {
-        const T* key = row + (layer.num_heads + head) * head_dim;
-        T* run = block + head * size * head_dim;
-        for (int64_t d = 0; d < head_dim; ++d) run[Keys<T>::place(d, slot % size, size)] = key[d];
-        std::memcpy(run + layer.value_offset + slot % size * head_dim, key + layer.num_kv_heads * head_dim,
-                    head_dim * sizeof(T));
-    }
+    by_cache_type<T>(layer.cache_type, [&](auto value) {
+        store_token<decltype(value)>(layer, row + layer.num_heads * head_dim, slot / size, slot % size, size);
+    });
 }
 
 }  // namespace
@@ -339,8 +357,11 @@ int64_t Attend::count_chunks() const {
 void Attend::run(int64_t chunk) const {
     // Later units have more keys; they go first, so that no thread begins the longest one last.
     const int64_t unit = (int64_t)plan->units.size() - 1 - chunk / layer.num_kv_heads;
-    by_type(layer.type,
-            [&](auto value) { attend_unit<decltype(value)>(*this, unit, chunk % layer.num_kv_heads); });
+    by_type(layer.type, [&](auto value) {
+        by_cache_type<decltype(value)>(layer.cache_type, [&](auto cached) {
+            attend_unit<decltype(value), decltype(cached)>(*this, unit, chunk % layer.num_kv_heads);
+        });
+    });
 }
 
 void MergeSplits::run(int64_t chunk) const {

@@ -1,7 +1,7 @@
 // Paged causal attention: norms and rotation of queries and keys, the cache, and attention over it.
 //
 // A head's keys in a block lie transposed, so that one register holds the same dimension of sixteen keys: [D][tokens],
-// and in pairs of dimensions for bfloat16: [D / 2][tokens][2]. Its values lie as they are: [tokens][D]. A query's scores
+// and in pairs of dimensions for bfloat16: [D / 2][tokens][2]; keys of 8 bits never in pairs. Its values lie as they are: [tokens][D]. A query's scores
 // and its weighted sum of values are then built in one accumulator each, key after key, and keys are grouped by their
 // position in the sequence alone: a token's attention has the same bits whether it is decoded, prefilled or drafted.
 #pragma once
@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "cache_values.h"
 #include "lanes.h"
 #include "softmax.h"
 #include "team.h"
@@ -73,12 +74,14 @@ struct AttentionLayer {
     unsigned char* cache;
     int64_t value_offset, block_stride;  // elements: from keys to values, from a block to the next
     int32_t num_heads, num_kv_heads, head_dim;
-    Type type;
+    Type type;             // of queries and results
+    CacheType cache_type;
+    CacheFactors factors;  // of a cache of 8 bits
     const float* sinks;   // [heads] logits that count in the softmax's denominator and have no value; null: none
     const float* slopes;  // [heads] what a score falls by for each token from key to query (ALiBi); null: none
 };
 
-// Norms and rotates queries and keys where they are, and stores keys and values.
+// Norms and rotates queries and keys where they are, and stores keys and values if there is a slot mapping.
 struct RotateAndStore {
     AttentionLayer layer;
     AttentionRows rows;

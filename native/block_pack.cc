@@ -8,6 +8,7 @@ namespace octavo {
 namespace {
 
 constexpr float kLeastSize = 1e-30f;  // groups of smaller values are zeros
+constexpr int64_t kMaxFineRows = 32;  // rows of a tile: bits of XTile::fine_rows
 constexpr float kFineFrom = 6;  // times the mean size of a row's values: docs/quantization.md shows what it gives
 
 // One row taken apart: codes of all inputs, and per group the bits of its scale and minimum as the format stores them.
@@ -298,8 +299,9 @@ struct StagedTile {
     XTile<int32_t, float, uint32_t> tile;
     const RowScales* scales;
 
-    // Rounds up to eight groups of a row. `fine` is what the first one of them that is fine adds to the tile.
-    void round(const T* x, int64_t r, int64_t first, int64_t count, int32_t* fine) const {
+    // Rounds up to eight groups of a row, of which `fine_groups` has those that are fine, one bit each. `fine` is what the
+    // first one of them that is fine adds to the tile.
+    void round(const T* x, int64_t r, int64_t first, int64_t count, uint32_t fine_groups, int32_t* fine) const {
         Lanes rounded[kLanes];
         for (Lanes& each : rounded) each = splat(0.f);
         for (int64_t i = 0; i < count && scales[r].is_finite; ++i) {
@@ -307,8 +309,13 @@ struct StagedTile {
             for (int h = 0; h < 2; ++h)
                 rounded[2 * i + h] = round_to_nearest(load(x + i * kXGroup + h * kLanes) * inverse);
         }
-        float sums_of_codes[kLanes];
+        float sums_of_codes[kLanes], sums_of_finer[kLanes];
         store(sums_of_codes, sums(rounded));
+        Lanes finer[kLanes];
+        if (fine_groups != 0) {
+            round_finer(x, r, first, fine_groups, rounded, finer);
+            store(sums_of_finer, sums(finer));
+        }
         for (int64_t i = 0; i < count; ++i) {
             const int64_t g = first + i;
             const float scale = scales[r].scales[g];
@@ -316,18 +323,11 @@ struct StagedTile {
             put(rounded + 2 * i, tile.codes + (g * rows + r) * kXWords);
             put_starts(sums_of_codes + 2 * i, tile.starts + g * num_starts() * rows + r);
             if (tile.fine_rows[g] != 0) {
-                Lanes finer[2] = {splat(0.f), splat(0.f)};
-                float sums_of_finer[2] = {};
-                if (scales[r].is_fine(g)) {
-                    for (int h = 0; h < 2; ++h) {
-                        const Lanes scaled = load(x + i * kXGroup + h * kLanes) * splat(scales[r].inverses[g]);
-                        finer[h] = round_to_nearest((scaled - rounded[2 * i + h]) / splat(kFineStep));
-                        sums_of_finer[h] = sum(finer[h]);
-                    }
-                    sum_of_codes += (sums_of_finer[0] + sums_of_finer[1]) * kFineStep;
+                if ((fine_groups >> i & 1) != 0) {  // what other rows have there is not read
+                    sum_of_codes += (sums_of_finer[2 * i] + sums_of_finer[2 * i + 1]) * kFineStep;
+                    put(finer + 2 * i, fine + r * kXWords);
+                    put_starts(sums_of_finer + 2 * i, fine + kXWords * rows + r);
                 }
-                put(finer, fine + r * kXWords);
-                put_starts(sums_of_finer, fine + kXWords * rows + r);
                 fine += fine_size(stage.group) * rows;
             }
             tile.scales[g * rows + r] = scale;
@@ -336,6 +336,18 @@ struct StagedTile {
     }
 
    private:
+    // The second codes of a row's fine groups among up to eight, and zeros.
+    void round_finer(const T* x, int64_t r, int64_t first, uint32_t fine_groups, const Lanes* rounded,
+                     Lanes (&finer)[kLanes]) const {
+        for (Lanes& each : finer) each = splat(0.f);
+        for (uint32_t left = fine_groups; left != 0; left &= left - 1) {
+            const int64_t i = __builtin_ctz(left);
+            const Lanes inverse = splat(scales[r].inverses[first + i]);
+            for (int64_t h = 2 * i; h < 2 * i + 2; ++h)
+                finer[h] = round_to_nearest((load(x + h * kLanes) * inverse - rounded[h]) / splat(kFineStep));
+        }
+    }
+
     int64_t num_starts() const { return kXGroup / stage.group; }
 
     void put(const Lanes* rounded, int32_t* to) const {
@@ -369,13 +381,19 @@ void stage_tile(const StageBlocks& stage, int64_t first_row) {
     for (int64_t first = 0; first < num_groups; first += kAtOnce) {
         const int64_t count = std::min(kAtOnce, num_groups - first);
         int64_t num_fine = 0;
+        uint32_t fine_groups[kMaxFineRows] = {};
         for (int64_t g = first; g < first + count; ++g) {
             uint32_t fine_rows = 0;
-            for (int64_t r = 0; r < rows; ++r) fine_rows |= (uint32_t)scales[r].is_fine(g) << r;
+            for (int64_t r = 0; r < rows; ++r) {
+                const uint32_t is_fine = scales[r].is_fine(g) ? 1 : 0;
+                fine_rows |= is_fine << r;
+                fine_groups[r] |= is_fine << (g - first);
+            }
             staged.tile.fine_rows[g] = fine_rows;
             num_fine += fine_rows != 0;
         }
-        for (int64_t r = 0; r < rows; ++r) staged.round(row_of(r) + first * kXGroup, r, first, count, fine);
+        for (int64_t r = 0; r < rows; ++r)
+            staged.round(row_of(r) + first * kXGroup, r, first, count, fine_groups[r], fine);
         fine += num_fine * fine_size(stage.group) * rows;
     }
 }

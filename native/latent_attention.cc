@@ -53,14 +53,33 @@ inline void score(const float* queries, int64_t query_stride, const T* const* ke
     for (int q = 0; q < kQueries; ++q) store(scores + q * kTileKeys, sums(products[q]));
 }
 
-// A unit's keys, and its queries: some tokens times the heads of a group.
-template <class T>
+// Memory for a tile's vectors of a cache of 8 bits, which are multiplied in float32.
+template <class C>
+int64_t staged_size(const LatentLayer& layer) {
+    return kIsQuantized<C> ? kTileKeys * layer.size : 0;
+}
+
+template <class C>
+void stage_vector(const C* from, float factor, int64_t size, float* to) {
+    int64_t d = 0;
+    for (; d + kLanes <= size; d += kLanes) store(to + d, load(from + d) * splat(factor));
+    if (d == size) return;
+    C rest[kLanes] = {};
+    std::memcpy(rest, from + d, size - d);
+    store_some(to + d, load(rest) * splat(factor), size - d);
+}
+
+// A unit's keys, and its queries: some tokens times the heads of a group. C is the cache's type.
+template <class T, class C>
 struct LatentWalk {
+    using S = std::conditional_t<kIsQuantized<C>, float, T>;
+
     const AttendLatent& attend;
     const AttentionUnit& unit;
     int64_t queries, query_stride;
     const float* scaled;  // [queries][query_stride]
     float* scores;        // [queries][kTileKeys]
+    float* staged;        // [kTileKeys][size]
 
     // One past the last key that a query sees.
     int64_t last_key(int64_t query) const { return unit.first_position + query / attend.layer.group_size + 1; }
@@ -71,15 +90,23 @@ struct LatentWalk {
         const int64_t count = std::min(kTileKeys, last_key(queries - 1) - start);
         if (count <= 0) return;
         const int32_t* table = rows.block_tables + (int64_t)rows.slots[unit.row] * rows.table_stride;
-        const T* keys[kTileKeys];
+        const S* keys[kTileKeys];
         for (int64_t i = 0; i < count; ++i) {
             const int64_t block = table[(start + i) / rows.block_size], place = (start + i) % rows.block_size;
-            keys[i] = static_cast<const T*>(layer.cache) + block * layer.block_stride + place * layer.size;
+            const C* vector = static_cast<const C*>(layer.cache) + block * layer.block_stride + place * layer.size;
+            if constexpr (kIsQuantized<C>) {
+                const CacheFactors& factors = layer.factors;
+                const float factor = factors.first[block * factors.block + place * factors.token];
+                stage_vector(vector, factor, layer.size, staged + i * layer.size);
+                keys[i] = staged + i * layer.size;
+            } else {
+                keys[i] = vector;
+            }
         }
         in_groups<kDotQueries>(queries, [&](int64_t q, auto num) {
             const float* own = scaled + q * query_stride;
             for (int64_t k = 0; k < count; k += kLanes)
-                score<T, num.value>(own, query_stride, keys + k, std::min<int64_t>(kLanes, count - k), layer.size,
+                score<S, num.value>(own, query_stride, keys + k, std::min<int64_t>(kLanes, count - k), layer.size,
                                     scores + q * kTileKeys + k);
         });
         const int64_t num_groups = (count + kLanes - 1) / kLanes;
@@ -113,15 +140,15 @@ void write(const LatentLayer& layer, const AttentionUnit& unit, int64_t group, S
     }
 }
 
-template <class T>
+template <class T, class C>
 void attend_unit(const AttendLatent& attend, int64_t index, int64_t group) {
     const LatentLayer& layer = attend.layer;
     const AttentionUnit& unit = attend.plan->units[index];
     const int64_t queries = unit.num_tokens * layer.group_size, stride = round_up(layer.size);
     const int64_t size = state_size(queries, layer.rank);
     thread_local std::vector<float> memory;
-    memory.resize(queries * (stride + kTileKeys) + 2 * size);
-    float* scaled = memory.data();
+    memory.resize(staged_size<C>(layer) + queries * (stride + kTileKeys) + 2 * size);
+    float* scaled = memory.data() + staged_size<C>(layer);
     float* scores = scaled + queries * stride;
     const SoftmaxState first = state_at(scores + queries * kTileKeys, queries);
     const SoftmaxState later = state_at(scores + queries * kTileKeys + size, queries);
@@ -132,7 +159,7 @@ void attend_unit(const AttendLatent& attend, int64_t index, int64_t group) {
         for (int64_t d = 0; d < layer.size; ++d) scaled[q * stride + d] = to_float(query[d]) * layer.scale;
         std::fill(scaled + q * stride + layer.size, scaled + (q + 1) * stride, 0.f);
     }
-    const LatentWalk<T> walk{attend, unit, queries, stride, scaled, scores};
+    const LatentWalk<T, C> walk{attend, unit, queries, stride, scaled, scores, memory.data()};
     if (unit.split >= 0) {
         walk.partition(unit.first_partition,
                        part_at(*attend.plan, unit, layer.num_groups(), group, part_size(layer), queries));
@@ -164,8 +191,23 @@ void StoreLatent::run(int64_t chunk) const {
     for (int64_t token = chunk * 64; token < std::min(chunk * 64 + 64, num_tokens); ++token) {
         const int64_t slot = slot_mapping[token];
         if (slot < 0) continue;
-        std::memcpy(cache + slot / block_size * block_stride + slot % block_size * row_bytes,
-                    latent + token * row_stride, row_bytes);
+        const int64_t block = slot / block_size, place = slot % block_size;
+        unsigned char* to = cache + block * block_stride + place * row_bytes;
+        const unsigned char* from = latent + token * row_stride;
+        by_type(type, [&](auto value) {
+            by_cache_type<decltype(value)>(cache_type, [&](auto cached) {
+                using T = decltype(value);
+                using C = decltype(cached);
+                if constexpr (kIsQuantized<C>) {
+                    const T* vector = reinterpret_cast<const T*>(from);
+                    float& factor = factors.first[block * factors.block + place * factors.token];
+                    if (!factors.are_given) factor = vector_scale<C>(vector, row_bytes);
+                    round_vector(vector, row_bytes, factor, reinterpret_cast<C*>(to), 1);
+                } else {
+                    std::memcpy(to, from, row_bytes);
+                }
+            });
+        });
     }
 }
 
@@ -177,7 +219,11 @@ int64_t AttendLatent::count_chunks() const {
 void AttendLatent::run(int64_t chunk) const {
     // Later units have more keys; they go first, so that no thread begins the longest one last.
     const int64_t unit = (int64_t)plan->units.size() - 1 - chunk / layer.num_groups();
-    by_type(layer.type, [&](auto value) { attend_unit<decltype(value)>(*this, unit, chunk % layer.num_groups()); });
+    by_type(layer.type, [&](auto value) {
+        by_cache_type<decltype(value)>(layer.cache_type, [&](auto cached) {
+            attend_unit<decltype(value), decltype(cached)>(*this, unit, chunk % layer.num_groups());
+        });
+    });
 }
 
 void MergeLatent::run(int64_t chunk) const {

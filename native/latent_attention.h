@@ -9,12 +9,15 @@
 
 namespace octavo {
 
-// Writes a step's vectors into the cache.
+// Writes a step's vectors into the cache, rounded if it is one of 8 bits.
 struct StoreLatent {
     const unsigned char* latent;
     unsigned char* cache;
     const int64_t* slot_mapping;  // [num_tokens]; -1 stores nothing
-    int64_t num_tokens, row_bytes, row_stride, block_stride, block_size;  // strides in bytes
+    int64_t num_tokens, row_bytes, row_stride, block_stride, block_size;  // of the cache, but for row_stride; in bytes
+    Type type;                                                            // of the vectors
+    CacheType cache_type;
+    CacheFactors factors;
     int64_t count_chunks() const { return (num_tokens + 63) / 64; }
     void run(int64_t chunk) const;
 };
@@ -30,6 +33,8 @@ struct LatentLayer {
     int32_t rank, size;
     float scale;
     Type type;
+    CacheType cache_type;
+    CacheFactors factors;
     int64_t num_groups() const { return num_heads / group_size; }
 };
 

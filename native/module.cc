@@ -6,8 +6,10 @@
 
 #include "attention.h"
 #include "block_pack.h"
+#include "int8.h"
 #include "latent_attention.h"
 #include "linear.h"
+#include "packed_attention.h"
 #include "rows.h"
 #include "sampling.h"
 #include "state_space.h"
@@ -142,8 +144,9 @@ PyObject* py_packed_bytes(PyObject*, PyObject* const* values, Py_ssize_t count) 
     const Type type = arguments.type();
     const int64_t outputs = arguments.integer(), inputs = arguments.integer();
     if (!arguments.are_right()) return nullptr;
-    if (type < kFirstBlock) return PyLong_FromLongLong(packed_bytes(type, outputs, inputs));
     const int64_t panels = (outputs + kLanes - 1) / kLanes;
+    if ((int32_t)type == kInt8Weight) return PyLong_FromLongLong(panels * int8_panel_bytes(inputs));
+    if (type < kFirstBlock) return PyLong_FromLongLong(packed_bytes(type, outputs, inputs));
     return PyLong_FromLongLong(panels * kSpecs[type - kFirstBlock].panel_bytes(inputs));
 }
 
@@ -161,6 +164,19 @@ PyObject* py_pack(PyObject*, PyObject* const* values, Py_ssize_t count) {
             ? make_operation(pack)
             : make_operation(PackBlocks{pack.from, pack.to, pack.num_outputs, pack.num_inputs, pack.type - kFirstBlock});
     run_long(operation);
+    Py_RETURN_NONE;
+}
+
+PyObject* py_pack_int8(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    PackInt8 pack{};
+    pack.from = arguments.address<int8_t>();
+    pack.scales = arguments.address<float>();
+    pack.to = arguments.address<unsigned char>();
+    pack.num_outputs = arguments.integer();
+    pack.num_inputs = arguments.integer();
+    if (!arguments.are_right()) return nullptr;
+    run_long(make_operation(pack));
     Py_RETURN_NONE;
 }
 
@@ -213,6 +229,16 @@ PyObject* py_linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
     if (!arguments.are_right()) return nullptr;
     gemm.store_tile = find_store_tile(y_type);
     const bool is_long = 2. * gemm.num_rows * gemm.num_outputs * gemm.num_inputs > kLongFlops;
+    if ((int32_t)weight == kInt8Weight) {
+        const StageInt8 stage{gemm.x, gemm.num_rows, gemm.num_inputs, gemm.x_stride, kInt8TileRows.of(gemm.num_rows), type};
+        gemm.x = nullptr;
+        gemm.x_stride = int8_row_bytes(gemm.num_inputs);
+        gemm.panel_bytes = int8_panel_bytes(gemm.num_inputs);
+        gemm.run_block = find_run_block_of_int8();
+        const Operation operations[] = {make_operation(stage), make_operation(gemm)};
+        execute(operations, 2, is_long);
+        Py_RETURN_NONE;
+    }
     if (weight >= kFirstBlock) {
         const int32_t block = weight - kFirstBlock;
         const StageBlocks stage{gemm.x,        gemm.num_rows, gemm.num_inputs,
@@ -261,17 +287,37 @@ PyObject* py_rms_norm(PyObject*, PyObject* const* values, Py_ssize_t count) {
     return execute_one(make_operation(norm));
 }
 
-PyObject* py_gate(PyObject*, PyObject* const* values, Py_ssize_t count) {
+PyObject* py_layer_norm(PyObject*, PyObject* const* values, Py_ssize_t count) {
     Arguments arguments(values, count);
-    Gate gate{};
-    gate.x = arguments.address<void>();
-    gate.to = arguments.address<void>();
-    gate.num_rows = arguments.integer();
-    gate.size = arguments.integer();
-    gate.activation = (int32_t)arguments.integer();
-    gate.type = arguments.type();
+    LayerNorm norm{};
+    norm.x = arguments.address<void>();
+    norm.residual = arguments.address<void>();
+    norm.to = arguments.address<void>();
+    norm.weight = arguments.address<void>();
+    norm.bias = arguments.address<void>();
+    norm.num_rows = arguments.integer();
+    norm.size = arguments.integer();
+    norm.eps = (float)arguments.number();
+    norm.type = arguments.type();
     if (!arguments.are_right()) return nullptr;
-    return execute_one(make_operation(gate));
+    return execute_one(make_operation(norm));
+}
+
+PyObject* py_activate(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    Activate activate{};
+    activate.x = arguments.address<void>();
+    activate.times = arguments.address<void>();
+    activate.to = arguments.address<void>();
+    activate.num_rows = arguments.integer();
+    activate.size = arguments.integer();
+    activate.x_stride = arguments.integer();
+    activate.times_stride = arguments.integer();
+    activate.to_stride = arguments.integer();
+    activate.activation = (int32_t)arguments.integer();
+    activate.type = arguments.type();
+    if (!arguments.are_right()) return nullptr;
+    return execute_one(make_operation(activate));
 }
 
 PyObject* py_add(PyObject*, PyObject* const* values, Py_ssize_t count) {
@@ -413,6 +459,17 @@ PyObject* py_plan_attention(PyObject*, PyObject* const* values, Py_ssize_t count
     return execute_one(make_operation(plan));
 }
 
+CacheFactors factors_of(Arguments& arguments) {
+    CacheFactors factors{};
+    factors.first = arguments.address<float>();
+    factors.half = arguments.integer();
+    factors.block = arguments.integer();
+    factors.head = (int32_t)arguments.integer();
+    factors.token = (int32_t)arguments.integer();
+    factors.are_given = (int32_t)arguments.integer();
+    return factors;
+}
+
 PyObject* py_attention(PyObject*, PyObject* const* values, Py_ssize_t count) {
     Arguments arguments(values, count);
     AttentionPlan* plan = arguments.object<AttentionPlan>(kPlan);
@@ -426,6 +483,8 @@ PyObject* py_attention(PyObject*, PyObject* const* values, Py_ssize_t count) {
     layer.num_kv_heads = (int32_t)arguments.integer();
     layer.head_dim = (int32_t)arguments.integer();
     layer.type = arguments.type();
+    layer.cache_type = (CacheType)arguments.integer();
+    layer.factors = factors_of(arguments);
     layer.sinks = arguments.address<float>();
     layer.slopes = arguments.address<float>();
     RotateAndStore rotate{};
@@ -450,6 +509,46 @@ PyObject* py_attention(PyObject*, PyObject* const* values, Py_ssize_t count) {
     Py_RETURN_NONE;
 }
 
+PyObject* py_packed_attention(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    PackedLayer layer{};
+    void* qkv = arguments.address<void>();
+    layer.qkv = qkv;
+    layer.to = arguments.address<void>();
+    layer.tiles = arguments.address<PackedTile>();
+    layer.num_tiles = (int32_t)arguments.integer();
+    layer.num_places = (int32_t)arguments.integer();
+    layer.num_heads = (int32_t)arguments.integer();
+    layer.num_kv_heads = (int32_t)arguments.integer();
+    layer.head_dim = (int32_t)arguments.integer();
+    layer.window = (int32_t)arguments.integer();
+    layer.scale = (float)arguments.number();
+    layer.softcap = (float)arguments.number();
+    layer.type = arguments.type();
+    RotateAndStore rotate{};
+    rotate.layer.qkv = qkv;
+    rotate.layer.num_heads = layer.num_heads;
+    rotate.layer.num_kv_heads = layer.num_kv_heads;
+    rotate.layer.head_dim = layer.head_dim;
+    rotate.layer.type = layer.type;
+    rotate.rows.counts = arguments.address<int32_t>();
+    rotate.query_norm = arguments.address<void>();
+    rotate.key_norm = arguments.address<void>();
+    rotate.eps = (float)arguments.number();
+    rotate.norm_type = arguments.type();
+    rotate.cos = arguments.address<void>();
+    rotate.sin = arguments.address<void>();
+    rotate.rotary = (int32_t)arguments.integer();
+    if (!arguments.are_right()) return nullptr;
+    Operation operations[3];
+    size_t num_operations = 0;
+    if (rotate.rotary > 0 || rotate.query_norm != nullptr) operations[num_operations++] = make_operation(rotate);
+    operations[num_operations++] = make_operation(StagePacked{layer});
+    operations[num_operations++] = make_operation(AttendPacked{layer});
+    execute(operations, num_operations, layer.num_tiles > 4);
+    Py_RETURN_NONE;
+}
+
 PyObject* py_store_latent(PyObject*, PyObject* const* values, Py_ssize_t count) {
     Arguments arguments(values, count);
     StoreLatent store{};
@@ -461,6 +560,9 @@ PyObject* py_store_latent(PyObject*, PyObject* const* values, Py_ssize_t count) 
     store.row_stride = arguments.integer();
     store.block_stride = arguments.integer();
     store.block_size = arguments.integer();
+    store.type = arguments.type();
+    store.cache_type = (CacheType)arguments.integer();
+    store.factors = factors_of(arguments);
     if (!arguments.are_right()) return nullptr;
     return execute_one(make_operation(store));
 }
@@ -481,6 +583,8 @@ PyObject* py_latent_attention(PyObject*, PyObject* const* values, Py_ssize_t cou
     layer.size = (int32_t)arguments.integer();
     layer.scale = (float)arguments.number();
     layer.type = arguments.type();
+    layer.cache_type = (CacheType)arguments.integer();
+    layer.factors = factors_of(arguments);
     if (!arguments.are_right()) return nullptr;
     if (g_owners != nullptr && PyList_Append(g_owners, values[0]) != 0) return nullptr;
     const Operation operations[] = {
@@ -590,15 +694,13 @@ PyObject* py_gated_norm(PyObject*, PyObject* const* values, Py_ssize_t count) {
 #define OCTAVO_METHOD(name) {#name, reinterpret_cast<PyCFunction>(py_##name), METH_FASTCALL, nullptr}
 
 PyMethodDef g_methods[] = {
-    OCTAVO_METHOD(set_num_threads), OCTAVO_METHOD(num_threads),    OCTAVO_METHOD(start_tape),
-    OCTAVO_METHOD(end_tape),        OCTAVO_METHOD(replay),         OCTAVO_METHOD(packed_bytes),
-    OCTAVO_METHOD(quantize),        OCTAVO_METHOD(pack),            OCTAVO_METHOD(gather_packed),  OCTAVO_METHOD(linear),
-    OCTAVO_METHOD(add),
-    OCTAVO_METHOD(rms_norm),        OCTAVO_METHOD(gate),           OCTAVO_METHOD(gather),
-    OCTAVO_METHOD(prepare_inputs),  OCTAVO_METHOD(append_tokens),   OCTAVO_METHOD(argmax),
-    OCTAVO_METHOD(sample),
-    OCTAVO_METHOD(new_plan),        OCTAVO_METHOD(plan_attention), OCTAVO_METHOD(attention),
-    OCTAVO_METHOD(store_latent),    OCTAVO_METHOD(latent_attention),
+    OCTAVO_METHOD(set_num_threads), OCTAVO_METHOD(num_threads), OCTAVO_METHOD(start_tape), OCTAVO_METHOD(end_tape),
+    OCTAVO_METHOD(replay), OCTAVO_METHOD(packed_bytes), OCTAVO_METHOD(quantize), OCTAVO_METHOD(pack),
+    OCTAVO_METHOD(gather_packed), OCTAVO_METHOD(linear), OCTAVO_METHOD(add), OCTAVO_METHOD(rms_norm),
+    OCTAVO_METHOD(gather), OCTAVO_METHOD(pack_int8), OCTAVO_METHOD(layer_norm), OCTAVO_METHOD(activate),
+    OCTAVO_METHOD(prepare_inputs), OCTAVO_METHOD(append_tokens), OCTAVO_METHOD(argmax), OCTAVO_METHOD(sample),
+    OCTAVO_METHOD(new_plan), OCTAVO_METHOD(plan_attention), OCTAVO_METHOD(attention), OCTAVO_METHOD(packed_attention),
+    OCTAVO_METHOD(store_latent), OCTAVO_METHOD(latent_attention),
     OCTAVO_METHOD(causal_conv),     OCTAVO_METHOD(state_space_scan), OCTAVO_METHOD(gated_norm),
     {nullptr, nullptr, 0, nullptr},
 };

@@ -24,11 +24,28 @@ struct RmsNorm {
     void run(int64_t chunk) const;
 };
 
-// act(x[:, :size]) * x[:, size:]
-struct Gate {
+// Layer norm of each row, of x or of x + residual; the sum then takes the residual's place.
+struct LayerNorm {
     const void* x;
+    void* residual;            // null: norm x
+    void* to;
+    const void *weight, *bias;  // of x's type; null: none
+    int64_t num_rows, size;
+    float eps;
+    Type type;
+    int64_t count_chunks() const { return chunks_of(num_rows); }
+    void run(int64_t chunk) const;
+};
+
+// Activations beside those of GEMMs' gates.
+enum RowActivation : int32_t { kGelu = 3, kRelu = 4, kReluSquared = 5 };
+
+// act(x) or act(x) * times, into the same memory as x or other.
+struct Activate {
+    const void *x, *times;  // times null: none
     void* to;
     int64_t num_rows, size;
+    int64_t x_stride, times_stride, to_stride;  // elements from a row to the next
     int32_t activation;
     Type type;
     int64_t count_chunks() const { return chunks_of(num_rows); }

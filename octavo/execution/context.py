@@ -12,7 +12,7 @@ from octavo.execution.state import BatchState
 from octavo.kernels import AttentionBackend, AttentionInputs, StepShape
 from octavo.kernels.state_space import StateInputs
 from octavo.layers.context import StepContext
-from octavo.records import CacheGroup, CacheSpec, Full, Latent, Plan, State, is_quantized
+from octavo.records import CacheGroup, CacheSpec, Full, Latent, Plan, State
 
 
 @dataclass(slots=True)
@@ -60,7 +60,6 @@ class ContextBuilder:
             window=group.signed_window,
             rows=self.inputs.rows,
             shape=shape,
-            is_quantized=is_quantized(spec),
         )
 
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from octavo.execution.pooling import PooledStep, PoolingState
 from octavo.kernels import padded_rows
-from octavo.kernels.packed_attention import plan_packed
+from octavo.kernels.packed_attention import PackedPlan
 from octavo.models.pooled import PooledModel
 from octavo.platforms.transfer import to_device
 from octavo.records import NewRow, Plan, Step
@@ -53,7 +53,7 @@ class EncoderRunner:
         num_tokens = inputs.shape[1]
         padding = (0, padded_rows(self._device, num_tokens) - num_tokens)
         token_ids, positions, segments = F.pad(to_device(inputs, self._device), padding)
-        hidden = self._encode(token_ids, positions, segments, plan_packed(lengths, self._device))
+        hidden = self._encode(token_ids, positions, segments, PackedPlan(lengths, self._device))
         return hidden[:num_tokens]
 
 

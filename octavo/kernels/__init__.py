@@ -18,6 +18,7 @@ from octavo.kernels.attention import (
     attention_backend,
 )
 from octavo.kernels.basic import (
+    activate,
     add_layer_norm,
     add_rms_norm,
     apply_rope,

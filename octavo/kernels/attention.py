@@ -71,7 +71,6 @@ class AttentionInputs:
             which queries attend; None for all tokens.
         rows: the rows' lengths.
         shape: the step's size, or bounds of it.
-        is_quantized: whether caches have another type than the computation.
     """
 
     block_tables: torch.Tensor
@@ -83,7 +82,6 @@ class AttentionInputs:
     window: int | None
     rows: DeviceRows
     shape: StepShape
-    is_quantized: bool = False
 
     @cached_property
     def query_lens(self) -> list[int]:

@@ -1,5 +1,8 @@
 """Per-token operations and their PyTorch references: gathers, norms, activations, rotary embedding, logit masks."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 
@@ -78,6 +81,33 @@ def gelu_tanh_and_mul(x: torch.Tensor) -> torch.Tensor:
     """GeGLU's gate with the tanh approximation, for ``x`` of ``[..., 2N]``."""
     gate, up = x.chunk(2, dim=-1)
     return F.gelu(gate, approximate="tanh") * up
+
+
+@kernel
+def activate(x: torch.Tensor, kind: str, times: torch.Tensor | None = None) -> torch.Tensor:
+    """``act(x)``, or ``act(x) · times``.
+
+    Args:
+        x: ``[..., N]``, may be overwritten and returned.
+        kind: a name in :data:`ACTIVATIONS`.
+        times: of ``x``'s shape.
+    """
+    y = ACTIVATIONS[kind](x)
+    return y if times is None else y * times
+
+
+def _relu_squared(x: torch.Tensor) -> torch.Tensor:
+    return F.relu(x).square()
+
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "relu2": _relu_squared,
+    "silu": F.silu,
+}
+"""Activations by name, in PyTorch."""
 
 
 @kernel

@@ -1,6 +1,7 @@
 """Bidirectional attention over sequences laid end to end, without a cache; encoders use it."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -19,6 +20,9 @@ _LONGEST_RATIO = 1.5
 _SHORT = 16
 _NEAR_QUERIES = 512
 """Local attention computes so many queries at a time, so that its cost does not grow with the square of the length."""
+
+_TILE, _GROUP = 48, 16
+"""Tokens that compiled kernels work on together, and store together; see ``native/packed_attention.h``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +46,53 @@ class PaddedRows:
         return self.kept is None and self.tokens.numel() == num_tokens
 
 
-def plan_packed(lengths: NDArray[np.int64], device: torch.device) -> list[PaddedRows]:
-    """Group sequences by length, so that little is computed for padding.
+@dataclass(frozen=True)
+class PackedPlan:
+    """What all layers share in a step.
 
-    Args:
+    Attributes:
         lengths: ``[R]`` tokens of each sequence, in order; at least 1 each.
+        device: where the step's tensors are.
     """
-    starts = np.cumsum(lengths) - lengths
-    order = np.argsort(-lengths, kind="stable")
-    groups: list[PaddedRows] = []
-    first = 0
-    while first < len(order):
-        longest = int(lengths[order[first]])
-        shortest = longest if longest <= 1 else max(1, int(longest / _LONGEST_RATIO) - _SHORT)
-        last = first + int(np.count_nonzero(lengths[order[first:]] >= shortest))
-        groups.append(_padded(starts[order[first:last]], lengths[order[first:last]], longest, device))
-        first = last
-    return groups
+
+    lengths: NDArray[np.int64]
+    device: torch.device
+
+    @property
+    def num_tokens(self) -> int:
+        """T."""
+        return int(self.lengths.sum())
+
+    @cached_property
+    def groups(self) -> list[PaddedRows]:
+        """The sequences by length, so that little is computed for padding."""
+        lengths = self.lengths
+        starts = np.cumsum(lengths) - lengths
+        order = np.argsort(-lengths, kind="stable")
+        groups: list[PaddedRows] = []
+        first = 0
+        while first < len(order):
+            longest = int(lengths[order[first]])
+            shortest = longest if longest <= 1 else max(1, int(longest / _LONGEST_RATIO) - _SHORT)
+            last = first + int(np.count_nonzero(lengths[order[first:]] >= shortest))
+            groups.append(_padded(starts[order[first:last]], lengths[order[first:last]], longest, self.device))
+            first = last
+        return groups
+
+    @cached_property
+    def tiles(self) -> tuple[NDArray[np.int32], int]:
+        """The sequences in tiles of :data:`_TILE` tokens, the last ones shorter, for compiled kernels.
+
+        Returns:
+            ``[N, 4]``: a tile's sequence begins at this token and has so many, its memory begins at this place, and the
+            tile at this token of it; and the number of places. A sequence has a multiple of :data:`_GROUP` places.
+        """
+        padded = -(-self.lengths // _GROUP) * _GROUP
+        counts = -(-self.lengths // _TILE)
+        numbers = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        of_sequences = np.cumsum(self.lengths) - self.lengths, self.lengths, np.cumsum(padded) - padded
+        columns = [np.repeat(column, counts) for column in of_sequences] + [numbers * _TILE]
+        return np.stack(columns, 1).astype(np.int32), int(padded.sum())
 
 
 def _padded(starts: NDArray[np.int64], lengths: NDArray[np.int64], longest: int, device: torch.device) -> PaddedRows:
@@ -73,7 +107,7 @@ def _padded(starts: NDArray[np.int64], lengths: NDArray[np.int64], longest: int,
     return PaddedRows(tokens, mask, to_device(kept, device), to_device(places.flatten()[kept], device))
 
 
-def rotate(qkv: torch.Tensor, rope: RopeTables, spec: AttentionSpec) -> torch.Tensor:
+def _rotate(qkv: torch.Tensor, rope: RopeTables, spec: AttentionSpec) -> torch.Tensor:
     """Rotate queries and keys; ``[T, (H + 2·Hkv)·D]`` in and out."""
     heads = qkv.view(len(qkv), -1, spec.head_dim)
     num_rotated = spec.num_heads + spec.num_kv_heads
@@ -82,22 +116,34 @@ def rotate(qkv: torch.Tensor, rope: RopeTables, spec: AttentionSpec) -> torch.Te
 
 @kernel
 def packed_attention(
-    qkv: torch.Tensor, plan: list[PaddedRows], spec: AttentionSpec, window: int | None = None
+    qkv: torch.Tensor,
+    plan: PackedPlan,
+    spec: AttentionSpec,
+    window: int | None = None,
+    rope: RopeTables | None = None,
+    norms: HeadNorms | None = None,
 ) -> torch.Tensor:
     """Every token attends to all tokens of its sequence, or to those near it.
 
     Args:
-        qkv: ``[≥ T, (H + 2·Hkv)·D]``, tokens of the sequences end to end; rows past them are padding.
-        plan: from :func:`plan_packed`, on the same device.
+        qkv: ``[≥ T, (H + 2·Hkv)·D]``, tokens of the sequences end to end, may be overwritten; the rest is padding.
+        plan: of the step, on the same device.
         window: number of tokens on each side that a token attends to, itself included; None for all.
+        rope: queries and keys are rotated, after the norms; None for no rotation.
+        norms: of queries and keys; None for none.
 
     Returns:
         ``[≥ T, H·D]``; padding yields zeros.
     """
-    if len(plan) == 1 and plan[0].is_everything(len(qkv)):
-        return _attend_rows(qkv, plan[0], spec, window)
+    if norms is not None:
+        qkv = _normed(qkv, norms, spec)
+    if rope is not None:
+        qkv = _rotate(qkv, rope, spec)
+    groups = plan.groups
+    if len(groups) == 1 and groups[0].is_everything(len(qkv)):
+        return _attend_rows(qkv, groups[0], spec, window)
     output = qkv.new_zeros(len(qkv), spec.num_heads * spec.head_dim)
-    for rows in plan:
+    for rows in groups:
         flat = _attend_rows(qkv.index_select(0, rows.tokens.flatten()), rows, spec, window)
         output.index_copy_(0, rows.places, flat if rows.kept is None else flat.index_select(0, rows.kept))
     return output
@@ -159,7 +205,7 @@ def _attend_capped(
 class PackedRows:
     """What :class:`BidirectionalAttention` needs to know for a layer: the step's sequences, and the layer's window."""
 
-    plan: list[PaddedRows]
+    plan: PackedPlan
     window: int | None
 
 
@@ -187,9 +233,7 @@ class BidirectionalAttention(LayerAttention):
         """
         if not terms.are_none:
             raise UnsupportedModelError("A model with attention sinks or ALiBi cannot attend in both directions.")
-        if norms is not None:
-            qkv = _normed(qkv, norms, spec)
-        return packed_attention(rotate(qkv, rope, spec), plan.plan, spec, plan.window)
+        return packed_attention(qkv, plan.plan, spec, plan.window, rope, norms)
 
 
 def _normed(qkv: torch.Tensor, norms: HeadNorms, spec: AttentionSpec) -> torch.Tensor:

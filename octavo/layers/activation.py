@@ -7,39 +7,42 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from octavo import kernels
 from octavo.errors import UnsupportedModelError
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 
 
-def _relu_squared(x: torch.Tensor) -> torch.Tensor:
-    return F.relu(x).square()
-
-
-_gelu_tanh = partial(F.gelu, approximate="tanh")
-
-ACTIVATIONS: dict[str, Activation] = {
-    "gelu": F.gelu,
-    "gelu_fast": _gelu_tanh,
-    "gelu_new": _gelu_tanh,
-    "gelu_pytorch_tanh": _gelu_tanh,
-    "relu": F.relu,
-    "relu2": _relu_squared,
-    "silu": F.silu,
+_KINDS = {
+    "gelu": "gelu",
+    "gelu_fast": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
+    "silu": "silu",
 }
+"""Activation names in configurations → names in kernels."""
+
+
+def activation_kind(name: str) -> str:
+    """The name of a configuration's activation in kernels.
+
+    Raises:
+        UnsupportedModelError: there is none.
+    """
+    if name not in _KINDS:
+        raise UnsupportedModelError(f"The activation {name!r} is not supported; supported are {', '.join(_KINDS)}.")
+    return _KINDS[name]
 
 
 def activation_of(name: str) -> Activation:
-    """The activation of a configuration.
+    """The activation of a configuration, which may overwrite what it gets.
 
     Raises:
         UnsupportedModelError: there is none of this name.
     """
-    if name not in ACTIVATIONS:
-        raise UnsupportedModelError(
-            f"The activation {name!r} is not supported; supported are {', '.join(ACTIVATIONS)}."
-        )
-    return ACTIVATIONS[name]
+    return partial(kernels.activate, kind=activation_kind(name))
 
 
 class XIELU(nn.Module):

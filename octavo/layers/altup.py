@@ -10,8 +10,7 @@ from functools import reduce
 import torch
 from torch import nn
 
-from octavo.kernels import RopeTables
-from octavo.kernels.linear import GATES
+from octavo.kernels import RopeTables, activate
 from octavo.kernels.routing import LogitsOp, make_logits, sigmoid
 from octavo.layers.build import Build
 from octavo.layers.context import StepContext
@@ -175,7 +174,7 @@ class AltUpLayer(nn.Module):
     def _own_input(self, stream: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
         """What a token's own input adds to all streams but the first."""
         scaled = stream * self.altup.correct_output_scale if self._scales_output else stream
-        gated = GATES[self._activation](torch.cat((self.per_layer_input_gate(scaled), own), -1))
+        gated = activate(self.per_layer_input_gate(scaled), self._activation, own)
         added: torch.Tensor = self.post_per_layer_input_norm(self.per_layer_projection(gated))
         return added
 

@@ -12,9 +12,9 @@ from torch import nn
 
 from octavo.hub.encoder_config import EncoderFields
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import AttentionSpec, RopeTables
-from octavo.kernels.packed_attention import PaddedRows, packed_attention, rotate
-from octavo.layers.activation import activation_of
+from octavo.kernels import AttentionSpec, RopeTables, activate
+from octavo.kernels.packed_attention import PackedPlan, packed_attention
+from octavo.layers.activation import activation_kind
 from octavo.layers.build import Build
 from octavo.layers.embedding import Embedding
 from octavo.layers.norm import LayerNorm
@@ -75,12 +75,10 @@ class EncoderAttention(nn.Module):
         self.rope = rope
         self.window = window
 
-    def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], plan: list[PaddedRows]) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], plan: PackedPlan) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
-        qkv = self.qkv(x)
-        if self.rope is not None:
-            qkv = rotate(qkv, ropes[self.rope], self.spec)
-        return self.output(packed_attention(qkv, plan, self.spec, self.window))
+        rope = None if self.rope is None else ropes[self.rope]
+        return self.output(packed_attention(self.qkv(x), plan, self.spec, self.window, rope))
 
 
 class EncoderMLP(nn.Module):
@@ -94,18 +92,18 @@ class EncoderMLP(nn.Module):
             parts = size if gating == "none" else {"gate": size, "up": size}
         self.up = build.linear("up", hidden, parts, bias=own.up_bias, split="column")
         self.down = build.linear("down", size, hidden, bias=own.down_bias, split="row")
-        self.activation = activation_of(config.hidden_act)
+        self.activation = activation_kind(config.hidden_act)
         self.gating = gating
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
         x = self.up(x)
         if self.gating == "none":
-            return self.down(self.activation(x))
+            return self.down(activate(x, self.activation))
         gate, up = x.chunk(2, dim=-1)
         if self.gating == "up_gate":
             gate, up = up, gate
-        return self.down(self.activation(gate) * up)
+        return self.down(activate(gate, self.activation, up))
 
 
 class PostNormEncoderLayer(nn.Module):
@@ -118,14 +116,15 @@ class PostNormEncoderLayer(nn.Module):
         self.mlp = mlp
         self.mlp_norm = LayerNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], plan: list[PaddedRows]) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], plan: PackedPlan) -> torch.Tensor:
         """``[T, hidden]`` in and out.
 
         Args:
             ropes: rows of the rotary tables at the tokens' positions, by table name.
         """
-        x = self.attention_norm(self.attention(x, ropes, plan) + x)
-        return self.mlp_norm(self.mlp(x) + x)
+        x, _ = self.attention_norm.add(self.attention(x, ropes, plan), x)
+        x, _ = self.mlp_norm.add(self.mlp(x), x)
+        return x
 
 
 class PreNormEncoderLayer(nn.Module):
@@ -145,8 +144,8 @@ class PreNormEncoderLayer(nn.Module):
         self.mlp_norm = norm()
         self.mlp = mlp
 
-    def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], plan: list[PaddedRows]) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], plan: PackedPlan) -> torch.Tensor:
         """See :meth:`PostNormEncoderLayer.forward`."""
         normed = x if self.attention_norm is None else self.attention_norm(x)
-        x = x + self.attention(normed, ropes, plan)
-        return x + self.mlp(self.mlp_norm(x))
+        normed, x = self.mlp_norm.add(self.attention(normed, ropes, plan), x)
+        return x + self.mlp(normed)

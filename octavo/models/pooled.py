@@ -10,7 +10,7 @@ from torch import nn
 from octavo.errors import UnsupportedModelError
 from octavo.hub.encoder_config import EncoderFields
 from octavo.hub.model_config import ModelConfig, RopeConfig
-from octavo.kernels.packed_attention import BidirectionalAttention, PackedRows, PaddedRows
+from octavo.kernels.packed_attention import BidirectionalAttention, PackedPlan, PackedRows
 from octavo.layers.build import Build
 from octavo.layers.context import StepContext
 from octavo.layers.encoder import EncoderEmbeddings
@@ -59,14 +59,14 @@ class EncoderBackbone(nn.Module):
         )
 
     def forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor, plan: list[PaddedRows]
+        self, token_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor, plan: PackedPlan
     ) -> torch.Tensor:
         """Run the layers over sequences laid end to end.
 
         Args:
             token_ids, positions: ``[≥ T]`` int64; entries past the sequences are padding.
             segments: ``[≥ T]`` int64, 0 for the first text of a pair, 1 for the second.
-            plan: from :func:`octavo.kernels.packed_attention.plan_packed`.
+            plan: of the sequences.
 
         Returns:
             ``[≥ T, hidden]``.
@@ -82,7 +82,7 @@ class Encoder(Protocol):
     """What runs sequences laid end to end; see :meth:`EncoderBackbone.forward`."""
 
     def __call__(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor, plan: list[PaddedRows]
+        self, token_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor, plan: PackedPlan
     ) -> torch.Tensor: ...
 
 
@@ -104,7 +104,7 @@ class BidirectionalDecoder:
             self._windows[name] = spec.window if isinstance(spec, SlidingWindow) else None
 
     def __call__(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor, plan: list[PaddedRows]
+        self, token_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor, plan: PackedPlan
     ) -> torch.Tensor:
         """See :meth:`EncoderBackbone.forward`; there are no segments."""
         inputs = {name: PackedRows(plan, window) for name, window in self._windows.items()}

@@ -29,8 +29,14 @@ BLOCK_NUMBERS = {
 }
 """The compiled kernels' numbers of formats of integers in groups."""
 
+INT8_NUMBER = 15
+"""The compiled kernels' number of weights of 8 bits with a scale per output."""
+
 TYPE_NUMBERS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """The compiled kernels' numbers of types."""
+
+CACHE_NUMBERS = {torch.float8_e4m3fn: 1, torch.float8_e5m2: 2, torch.int8: 3}
+"""The compiled kernels' numbers of types of quantised caches; 0 is the type of the computation."""
 
 
 def profiled(name: str) -> AbstractContextManager[object]:
@@ -61,6 +67,9 @@ class NativeKernels(Protocol):
 
     def pack(self, weight: int, packed: int, num_outputs: int, num_inputs: int, type_number: int) -> None:
         """Pack a weight, or a GGUF tensor's rows; ``packed`` may be the same memory if both have the same size."""
+
+    def pack_int8(self, weight: int, scales: int, packed: int, num_outputs: int, num_inputs: int) -> None:
+        """Pack an int8 weight and its float32 scales per output."""
 
     def quantize(
         self, weight: int, packed: int, num_outputs: int, num_inputs: int, type_number: int, weight_type: int
@@ -104,8 +113,34 @@ class NativeKernels(Protocol):
     ) -> None:
         """Norm rows, after adding them to the residual if there is one."""
 
-    def gate(self, x: int, to: int, num_rows: int, size: int, gate: int, x_type: int) -> None:
-        """``act(x₁) · x₂`` for the halves of each row."""
+    def layer_norm(
+        self,
+        x: int,
+        residual: int,
+        to: int,
+        weight: int,
+        bias: int,
+        num_rows: int,
+        size: int,
+        eps: float,
+        x_type: int,
+    ) -> None:
+        """Norm rows, after adding them to the residual if there is one; weight and bias have the type of ``x``."""
+
+    def activate(
+        self,
+        x: int,
+        times: int,
+        to: int,
+        num_rows: int,
+        size: int,
+        x_row_size: int,
+        times_row_size: int,
+        to_row_size: int,
+        activation: int,
+        x_type: int,
+    ) -> None:
+        """``act(x)`` or ``act(x) · times``; ``to`` may be ``x``."""
 
     def add(self, x: int, y: int, to: int, count: int, x_type: int) -> None:
         """``x + y``, value by value."""
@@ -133,6 +168,9 @@ class NativeKernels(Protocol):
 
     def attention(self, plan: object, *arguments: Any) -> None:
         """Attention of one layer."""
+
+    def packed_attention(self, *arguments: Any) -> None:
+        """Attention of one layer of an encoder."""
 
     def store_latent(self, *arguments: int) -> None:
         """Write a step's latent vectors into the cache."""

@@ -52,9 +52,11 @@ class SchemeOptions:
         expanded = ExpandedScheme(layout, self.plain)
         if layout.form is None or self.expands or (layout.form.kind == "float8" and not self.has_float8):
             return expanded
+        if layout.form.rounds_inputs:
+            return Int8Scheme(layout, self.plain)
         if self.has_blocks:  # such a device is faster with values of the compute type than with other integers
             return RepackedScheme(layout, self.plain) if block_format(layout.form) else expanded
-        return (Int8Scheme if layout.form.rounds_inputs else PackedScheme)(layout, self.plain)
+        return PackedScheme(layout, self.plain)
 
 
 @dataclass(frozen=True, slots=True)

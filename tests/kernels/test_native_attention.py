@@ -12,15 +12,17 @@ from octavo.kernels import (
     NO_TERMS,
     AttentionInputs,
     AttentionSpec,
+    CacheScales,
     HeadNorms,
     HeadTerms,
     ReferenceAttention,
     RopeTables,
 )
 from octavo.kernels.basic import qk_rope_store
+from octavo.kernels.cache_scales import round_vectors, vector_scales
 from octavo.kernels.cpu.attention import CpuAttentionPlan
 from octavo.kernels.cpu.native_attention import NativeAttention
-from octavo.platforms.native import TYPE_NUMBERS, NativeKernels
+from octavo.platforms.native import CACHE_NUMBERS, TYPE_NUMBERS, NativeKernels
 
 TYPES = list(TYPE_NUMBERS)
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
@@ -43,6 +45,7 @@ class Step:
     cache: torch.Tensor
     spec: AttentionSpec
     terms: HeadTerms = NO_TERMS
+    scales: CacheScales | None = None
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -369,3 +372,86 @@ def test_a_replay_follows_the_steps_rows(native: NativeKernels, terms: str) -> N
         native.replay(tape)
         assert torch.equal(output, expected.output)
         assert torch.equal(as_they_are(cache[0]), expected.cache[0])
+
+
+STORED = list(CACHE_NUMBERS)
+NEEDED = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
+GIVEN = torch.tensor([0.02, 0.05])
+
+
+def quantized(step: Step, stored: torch.dtype, *, are_given: bool = False) -> Step:
+    """The same over a cache of 8 bits, with scales of tokens and heads or the same for all."""
+    wide = step.cache.float()
+    factors = torch.empty(wide.shape[:-1])
+    scales = CacheScales.given(GIVEN, wide) if are_given else CacheScales(factors, are_given=False)
+    if not are_given:
+        factors.copy_(vector_scales(wide, stored))
+    return replace(step, cache=round_vectors(wide, scales.values, stored), scales=scales)
+
+
+def run_quantized(native: NativeKernels, step: Step) -> tuple[Result, torch.Tensor]:
+    """In a cache whose blocks and scales lie apart, and the scales after the step; see :func:`run_native`."""
+    assert step.scales is not None
+    cache, values = step.cache.clone(), step.scales.values
+    cache[0] = transposed(step.cache[0])
+    wide = cache.transpose(0, 1).repeat_interleave(2, 0)[::2].transpose(0, 1)
+    if not step.scales.are_given:
+        values = values.transpose(0, 1).repeat_interleave(3, 0)[::3].transpose(0, 1)
+    backend = NativeAttention(native)
+    plan = backend.plan(step.inputs, step.qkv.dtype)
+    assert not isinstance(plan, CpuAttentionPlan)
+    qkv = step.qkv.clone()
+    scales = CacheScales(values, step.scales.are_given)
+    output = backend.run(qkv, step.rope, step.norms, wide, plan, step.spec, step.terms, scales)
+    return Result(output, qkv.view(step.sizes), torch.stack((as_they_are(wide[0]), wide[1]))), values
+
+
+@pytest.mark.parametrize("are_given", [False, True], ids=["own scales", "given scales"])
+@pytest.mark.parametrize("stored", STORED)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_quantized_caches(native: NativeKernels, dtype: torch.dtype, stored: torch.dtype, *, are_given: bool) -> None:
+    """The same bits in the cache as PyTorch's rounding, and attention over what they stand for."""
+    for sizes in ({"window": 40, "softcap": 2.0, "terms": "sinks and slopes"}, {"head_dim": 40}, {"block_size": 48}):
+        step = quantized(make_step([*MIXED, (1, 600)], dtype, **sizes), stored, are_given=are_given)
+        found, scales = run_quantized(native, step)
+        assert step.scales is not None
+        values = scales if are_given else step.scales.values.clone()
+        twin = replace(step, cache=step.cache.clone(), scales=CacheScales(values, are_given))
+        heads = step.spec.num_heads
+        attention = ReferenceAttention()
+        plan = attention.plan(step.inputs, dtype)
+        keys, queries = found.qkv[:, heads : heads + step.spec.num_kv_heads], found.qkv[:, :heads]
+        attention.store(keys, found.qkv[:, heads + step.spec.num_kv_heads :], twin.cache, plan, twin.scales)
+        assert torch.equal(found.cache.view(torch.int8), twin.cache.view(torch.int8))
+        assert torch.equal(scales, values)
+        wanted = attention.attend(queries.float(), twin.cache, plan, step.spec, step.terms, twin.scales)
+        error = (found.output.float() - wanted.flatten(1)).abs().max() / wanted.abs().max()
+        assert error < NEEDED[dtype]
+
+
+@pytest.mark.parametrize("stored", STORED)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_token_has_the_same_bits_over_a_quantized_cache(
+    native: NativeKernels, dtype: torch.dtype, stored: torch.dtype
+) -> None:
+    step = quantized(make_step(MIXED, dtype, ratio=3, window=40), stored)
+    together, values = run_quantized(native, step)
+    with threads(native, 3):
+        assert torch.equal(run_quantized(native, step)[0].output, together.output)
+    after = replace(step, cache=together.cache, scales=CacheScales(values, are_given=False))
+    token = 0
+    for row, (query_len, seq_len) in enumerate(MIXED):
+        for position in range(seq_len - query_len, seq_len):
+            alone, _ = run_quantized(native, token_of(after, row, token, position))
+            assert torch.equal(alone.output[0], together.output[token])
+            token += 1
+
+
+@pytest.mark.parametrize("stored", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_a_nan_stays_in_its_request_of_a_quantized_cache(native: NativeKernels, stored: torch.dtype) -> None:
+    for are_given in (False, True):
+        step = quantized(make_step([(4, 20), (3, 30)]), stored, are_given=are_given)
+        step.qkv[0] = torch.nan
+        is_nan = run_quantized(native, step)[0].output.isnan().any(-1)
+        assert is_nan[:4].all()
+        assert not is_nan[4:].any()

@@ -9,9 +9,10 @@ import torch
 from mixer_cases import LatentCase, Lengths, latent_case
 from native_builds import threads
 
-from octavo.kernels import AttentionInputs, latent_attention, store_latent
+from octavo.kernels import AttentionInputs, CacheScales, latent_attention, store_latent
+from octavo.kernels.cache_scales import round_vectors, vector_scales
 from octavo.kernels.cpu import native_latent_attention
-from octavo.platforms.native import TYPE_NUMBERS, NativeKernels
+from octavo.platforms.native import CACHE_NUMBERS, TYPE_NUMBERS, NativeKernels
 
 TYPES = list(TYPE_NUMBERS)
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
@@ -141,3 +142,29 @@ def test_a_replay_follows_the_steps_rows(latent: SimpleNamespace) -> None:
         case.inputs.rows.seq_lens += 1
         latent.native.replay(tape)
         assert torch.equal(output, latent.latent_attention(case.q, case.cache, case.inputs, case.spec))
+
+
+@pytest.mark.parametrize("are_given", [False, True], ids=["own scales", "given scales"])
+@pytest.mark.parametrize("stored", list(CACHE_NUMBERS))
+@pytest.mark.parametrize("dtype", TYPES)
+def test_quantized_caches(latent: SimpleNamespace, dtype: torch.dtype, stored: torch.dtype, *, are_given: bool) -> None:
+    """The same bits in the cache as PyTorch's rounding, and a token's bits in every step."""
+    case = make(MIXED, dtype=dtype, num_heads=5)
+    wide = case.cache.float()
+    scales = CacheScales.given(torch.tensor([0.03]), wide)
+    if not are_given:
+        scales = CacheScales(vector_scales(wide, stored), are_given=False)
+    cache = round_vectors(wide.nan_to_num(), scales.values, stored)
+    twin, twin_scales = cache.clone(), CacheScales(scales.values.clone(), are_given)
+    store_latent.reference(case.latent, twin, case.inputs.slot_mapping, twin_scales)
+    latent.store_latent(case.latent, cache, case.inputs.slot_mapping, scales)
+    assert torch.equal(cache.view(torch.int8), twin.view(torch.int8))
+    assert torch.equal(scales.values.nan_to_num(7.0), twin_scales.values.nan_to_num(7.0))
+    together = latent.latent_attention(case.q, cache, case.inputs, case.spec, scales)
+    wanted = latent_attention.reference(case.q.float(), twin, case.inputs, case.spec, twin_scales)
+    error = (together.float() - wanted).abs().max() / wanted.abs().max()
+    assert error < TOLERANCE[dtype]
+    for token, (row, position) in enumerate(case.step.tokens()):
+        inputs = alone(case.inputs, row, position)
+        output = latent.latent_attention(case.q[token : token + 1], cache, inputs, case.spec, scales)
+        assert torch.equal(output[0], together[token])

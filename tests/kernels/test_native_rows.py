@@ -1,4 +1,4 @@
-"""Compiled norms, gates and gathers, against the PyTorch references."""
+"""Compiled norms, activations and gathers, against the PyTorch references."""
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -15,7 +15,16 @@ from octavo.platforms.native import TYPE_NUMBERS, NativeKernels
 TYPES = list(TYPE_NUMBERS)
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 SIZES = (1, 7, 15, 16, 17, 64, 100, 576)
-NAMES = ("rms_norm", "add_rms_norm", "silu_and_mul", "gelu_tanh_and_mul", "gather_rows")
+NAMES = (
+    "rms_norm",
+    "add_rms_norm",
+    "layer_norm",
+    "add_layer_norm",
+    "silu_and_mul",
+    "gelu_tanh_and_mul",
+    "activate",
+    "gather_rows",
+)
 
 
 def random(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -68,6 +77,51 @@ def test_norms_of_slices(rows: SimpleNamespace) -> None:
     close(rows.rms_norm(x[..., 7:27], weight, 1e-6), basic.rms_norm.reference(x[..., 7:27], weight, 1e-6))
 
 
+@pytest.mark.parametrize("parameters", ["both", "weight", "none"])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_layer_norms(rows: SimpleNamespace, dtype: torch.dtype, parameters: str) -> None:
+    for size in SIZES:
+        weight = None if parameters == "none" else random(1, size, dtype=dtype)
+        bias = random(2, size, dtype=dtype) if parameters == "both" else None
+        for num_rows in (0, 1, 9, 40):
+            x = 3 * random(num_rows, num_rows, size, dtype=dtype) + 5
+            close(rows.layer_norm(x, weight, bias, 1e-5), basic.layer_norm.reference(x, weight, bias, 1e-5))
+        residual = random(3, 40, size, dtype=dtype)
+        expected, total = basic.add_layer_norm.reference(x, residual, weight, bias, 1e-5)
+        normed, new_residual = rows.add_layer_norm(x, residual, weight, bias, 1e-5)
+        assert torch.equal(new_residual, total)
+        assert new_residual.data_ptr() == residual.data_ptr()
+        close(normed, expected)
+
+
+def test_layer_norms_of_other_types_are_the_references(rows: SimpleNamespace) -> None:
+    x, weight = random(0, 3, 20, dtype=torch.float64), random(1, 20, dtype=torch.float64)
+    assert torch.equal(rows.layer_norm(x, weight, None, 1e-5), basic.layer_norm.reference(x, weight, None, 1e-5))
+
+
+@pytest.mark.parametrize("kind", list(basic.ACTIVATIONS))
+@pytest.mark.parametrize("dtype", TYPES)
+def test_activations(rows: SimpleNamespace, dtype: torch.dtype, kind: str) -> None:
+    plain = basic.ACTIVATIONS[kind]
+    for size in SIZES:
+        x, times = 4 * random(size, 9, size, dtype=dtype), random(1, 9, size, dtype=dtype)
+        close(rows.activate(x.clone(), kind), plain(x.float()).to(dtype))
+        close(rows.activate(x.clone(), kind, times), (plain(x.float()) * times.float()).to(dtype))
+    wide = 4 * random(0, 9, 200, dtype=dtype)
+    left, right = wide.chunk(2, -1)
+    expected = (plain(right.float()) * left.float()).to(dtype)
+    close(rows.activate(right, kind, left), expected)
+    assert torch.equal(wide[:, :100], left)
+    extreme = torch.tensor([[-1e4, -20.0, 20.0, 100.0]]).to(dtype)
+    assert rows.activate(extreme.clone(), kind).isfinite().all()
+
+
+def test_the_exact_gelu_is_exact(rows: SimpleNamespace) -> None:
+    x = torch.linspace(-10, 10, 100_001)
+    expected = basic.ACTIVATIONS["gelu"](x.double())
+    assert (rows.activate(x[None].clone(), "gelu")[0] - expected).abs().max() < 1e-6
+
+
 @pytest.mark.parametrize("name", ["silu_and_mul", "gelu_tanh_and_mul"])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_gates(rows: SimpleNamespace, dtype: torch.dtype, name: str) -> None:
@@ -94,11 +148,14 @@ def test_gathers(rows: SimpleNamespace, dtype: torch.dtype) -> None:
 def test_a_rows_bits_depend_on_nothing_else(rows: SimpleNamespace, dtype: torch.dtype) -> None:
     x, weight = random(0, 70, 130, dtype=dtype), random(1, 130, dtype=dtype)
     normed, gated = rows.rms_norm(x, weight, 1e-6), rows.silu_and_mul(x)
+    centred, activated = rows.layer_norm(x, weight, None, 1e-6), rows.activate(x.clone(), "gelu")
     for num_threads in (1, 2, 4):
         with threads(rows.native, num_threads):
             for first, last in ((0, 70), (0, 1), (5, 14), (69, 70)):
                 assert torch.equal(rows.rms_norm(x[first:last], weight, 1e-6), normed[first:last])
                 assert torch.equal(rows.silu_and_mul(x[first:last]), gated[first:last])
+                assert torch.equal(rows.layer_norm(x[first:last], weight, None, 1e-6), centred[first:last])
+                assert torch.equal(rows.activate(x[first:last].clone(), "gelu"), activated[first:last])
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -109,3 +166,6 @@ def test_a_nan_stays_in_its_row(rows: SimpleNamespace, dtype: torch.dtype) -> No
     assert torch.equal(rows.rms_norm(x, weight, 1e-6).isnan().all(-1), is_nan)
     assert torch.equal(rows.rms_norm(x, weight, 1e-6).isnan().any(-1), is_nan)
     assert torch.equal(rows.silu_and_mul(x).isnan().any(-1), is_nan)
+    assert torch.equal(rows.layer_norm(x, weight, None, 1e-6).isnan().all(-1), is_nan)
+    for kind in ("silu", "gelu", "gelu_tanh"):
+        assert torch.equal(rows.activate(x.clone(), kind).isnan().any(-1), is_nan)

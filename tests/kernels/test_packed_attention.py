@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.kernels import AttentionSpec
-from octavo.kernels.packed_attention import packed_attention, plan_packed
+from octavo.kernels.packed_attention import PackedPlan, packed_attention
 
 CPU = torch.device("cpu")
 SIZE = 4
@@ -38,7 +38,7 @@ def test_every_sequence_is_by_itself(
         total + padding, (num_heads + 2 * num_kv_heads) * SIZE, generator=torch.Generator().manual_seed(1)
     )
     with patch("octavo.kernels.packed_attention._NEAR_QUERIES", queries_at_a_time):
-        found = packed_attention(qkv, plan_packed(np.array(lengths), CPU), spec, window)
+        found = packed_attention.reference(qkv, PackedPlan(np.array(lengths), CPU), spec, window)
     assert not found[total:].any()
     start = 0
     for length in lengths:
@@ -57,5 +57,5 @@ def test_every_sequence_is_by_itself(
 
 def test_little_is_computed_for_padding() -> None:
     lengths = np.array([500, 3, 480, 5, 250, 240, 3])
-    padded = sum(group.tokens.numel() for group in plan_packed(lengths, CPU))
+    padded = sum(group.tokens.numel() for group in PackedPlan(lengths, CPU).groups)
     assert padded < 1.3 * lengths.sum()

@@ -16,7 +16,6 @@ from octavo.layers.build import Build
 from octavo.layers.linear import Linear
 from octavo.layers.weights import finish
 from octavo.parallel import TensorParallel
-from octavo.platforms.cpu import CpuPlatform
 from octavo.quantization.compressed_tensors import parse_compressed_tensors
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.quark import parse_quark
@@ -75,9 +74,8 @@ def write(source: Path, folder: Path, case: str) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_models_are_near_the_dequantised_weights(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_near_the_dequantised_weights(case: str, tmp_path: Path) -> None:
     """Static scales are not used: 0.01, which the checkpoint says, would clip most activations."""
-    monkeypatch.setattr(CpuPlatform, "has_blocks", lambda self: False)
     source = write_model(tmp_path / "plain", hidden_size=64, intermediate_size=96)
     weights = write(source, tmp_path / "int8", case)
     method = CASES[case]["quant_method"]
@@ -93,8 +91,7 @@ def test_models_are_near_the_dequantised_weights(case: str, tmp_path: Path, monk
     assert torch.equal(layer(x)[3:4], layer(x[3:4]))
 
 
-def test_random_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CpuPlatform, "has_blocks", lambda self: False)
+def test_random_weights(tmp_path: Path) -> None:
     source = write_model(tmp_path / "plain", hidden_size=64, intermediate_size=96)
     raw = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps(raw | {"quantization_config": compressed_config()}))
@@ -108,7 +105,8 @@ def test_random_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ("config", "options", "wanted"),
     [
         (compressed_config(), SchemeOptions(), Int8Scheme),
-        (compressed_config(), SchemeOptions(has_blocks=True), RepackedScheme),
+        (compressed_config(), SchemeOptions(has_blocks=True), Int8Scheme),
+        (compressed_config({"strategy": "group", "group_size": 32}), SchemeOptions(has_blocks=True), RepackedScheme),
         (compressed_config(), SchemeOptions(expands=True), ExpandedScheme),
         (compressed_config(inputs={"symmetric": False}), SchemeOptions(), PackedScheme),
         (compressed_config({"symmetric": False}), SchemeOptions(), PackedScheme),

@@ -214,7 +214,7 @@ def test_gguf_files_stay_as_they_are_unless_float32_is_asked_for(settings: dict[
             compressed_tensors(
                 format="int-quantized", weights={"type": "int"}, input_activations={"type": "int", "num_bits": 8}
             ),
-            "compressed-tensors: 8-bit integers, a scale per output; kept as Q8_0, activations in 8 bits",
+            "compressed-tensors: 8-bit integers, a scale per output; multiplied as int8, activations by token",
             "compressed-tensors: 8-bit integers, a scale per output; multiplied as int8, activations by token",
         ),
         (

@@ -16,7 +16,7 @@ from octavo.kernels.attention import (
 )
 from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.cpu.attention import CpuAttention, CpuAttentionPlan
-from octavo.platforms.native import TYPE_NUMBERS, NativeKernels, profiled
+from octavo.platforms.native import CACHE_NUMBERS, TYPE_NUMBERS, NativeKernels, profiled
 
 _PROFILED = profiled("attention")
 _GROUP = 16
@@ -40,7 +40,7 @@ class NativePlan:
 
 
 class NativeAttention(AttentionBackend):
-    """Attention over blocks of a multiple of sixteen tokens; other blocks, and quantised ones, are PyTorch's.
+    """Attention over blocks of a multiple of sixteen tokens; other blocks are PyTorch's.
 
     A head's keys in a block are stored transposed, ``[D][tokens]``, and in bfloat16 in pairs of dimensions,
     ``[D / 2][tokens][2]``.
@@ -51,7 +51,7 @@ class NativeAttention(AttentionBackend):
         self._other = CpuAttention()
 
     def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> NativePlan | CpuAttentionPlan:
-        if inputs.block_size % _GROUP or inputs.is_quantized:
+        if inputs.block_size % _GROUP:
             return self._other.plan(inputs, dtype)
         return NativePlan(self._native.new_plan(), attention_rows(inputs), inputs)
 
@@ -86,6 +86,7 @@ class NativeAttention(AttentionBackend):
                 spec.num_kv_heads,
                 spec.head_dim,
                 type_number,
+                *cache_type(kv_cache, scales, 1),
                 _address_of_heads(terms.sinks),
                 _address_of_heads(terms.slopes),
                 0 if norms is None else norms.query.data_ptr(),
@@ -115,6 +116,21 @@ def attention_rows(inputs: AttentionInputs) -> tuple[int, ...]:
         inputs.block_size,
         inputs.window or 0,
     )
+
+
+def cache_type(cache: torch.Tensor, scales: CacheScales | None, block_dim: int) -> tuple[int, ...]:
+    """What the compiled kernels need to know of a cache's type, and where its scales are.
+
+    Args:
+        block_dim: the dimension that counts blocks; one before it is that of keys and values, those of heads and tokens
+            follow.
+    """
+    if scales is None:
+        return (0,) * 7
+    values = scales.values
+    half, block = (values.stride(0) if block_dim else 0), values.stride(block_dim)
+    head = values.stride(2) if block_dim else 0
+    return CACHE_NUMBERS[cache.dtype], values.data_ptr(), half, block, head, values.stride(-1), scales.are_given
 
 
 def _address_of_heads(values: torch.Tensor | None) -> int:

@@ -4,7 +4,7 @@ import torch
 
 from octavo.kernels.attention import AttentionInputs
 from octavo.kernels.cache_scales import CacheScales
-from octavo.kernels.cpu.native_attention import attention_rows
+from octavo.kernels.cpu.native_attention import attention_rows, cache_type
 from octavo.kernels.latent_attention import LatentSpec, latent_attention, store_latent
 from octavo.platforms.native import TYPE_NUMBERS, NativeKernels, profiled
 
@@ -22,7 +22,11 @@ def register(native: NativeKernels) -> None:
         latent: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor, scales: CacheScales | None = None
     ) -> None:
         _, block_size, size = cache.shape
-        if latent.dtype != cache.dtype or latent.stride(1) != 1:
+        if (
+            latent.dtype not in TYPE_NUMBERS
+            or (scales is None and latent.dtype != cache.dtype)
+            or latent.stride(1) != 1
+        ):
             store_latent.reference(latent, cache, slot_mapping, scales)
             return
         value_bytes = cache.element_size()
@@ -32,9 +36,11 @@ def register(native: NativeKernels) -> None:
             slot_mapping.data_ptr(),
             len(slot_mapping),
             size * value_bytes,
-            latent.stride(0) * value_bytes,
+            latent.stride(0) * latent.element_size(),
             cache.stride(0) * value_bytes,
             block_size,
+            TYPE_NUMBERS[latent.dtype],
+            *cache_type(cache, scales, 0),
         )
 
     @latent_attention.register("cpu")
@@ -47,7 +53,8 @@ def register(native: NativeKernels) -> None:
         sinks: torch.Tensor | None = None,
         chosen: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        if q.dtype not in TYPE_NUMBERS or cache.dtype != q.dtype or sinks is not None or chosen is not None:
+        is_plain = q.dtype in TYPE_NUMBERS and (scales is not None or cache.dtype == q.dtype)
+        if not is_plain or sinks is not None or chosen is not None:
             return latent_attention.reference(q, cache, inputs, spec, scales, sinks, chosen)
         heads, size = spec.num_heads, spec.rank + spec.rope_dim
         assert q.is_contiguous() and cache.stride()[1:] == (size, 1) and inputs.slots.dtype == torch.int32
@@ -67,5 +74,6 @@ def register(native: NativeKernels) -> None:
                 size,
                 spec.scale,
                 TYPE_NUMBERS[q.dtype],
+                *cache_type(cache, scales, 0),
             )
         return output

@@ -4,7 +4,8 @@ import torch
 
 from octavo.kernels.blocks import LANES
 from octavo.kernels.linear import GATES, LinearOp, linear, padded_rows
-from octavo.platforms.native import TYPE_NUMBERS, NativeKernels, profiled
+from octavo.kernels.scaled import int8_linear
+from octavo.platforms.native import INT8_NUMBER, TYPE_NUMBERS, NativeKernels, profiled
 
 GATE_NUMBERS = {"silu": 1, "gelu_tanh": 2}
 """The compiled kernels' numbers of gates; 0 is none."""
@@ -116,6 +117,27 @@ class NativeLinear(PackedLinear):
         return True
 
 
+class Int8Linear(PackedLinear):
+    """A weight of 8 bits with a scale per output, by which rows that are rounded to 8 bits are multiplied.
+
+    Args:
+        weight: ``[out, in]`` int8.
+        scales: ``[out]`` float32.
+        bias: ``[out]`` or None.
+    """
+
+    has_rows = False
+
+    def __init__(
+        self, native: NativeKernels, weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
+    ) -> None:
+        packed = torch.empty(native.packed_bytes(INT8_NUMBER, *weight.shape), dtype=torch.uint8)
+        num_outputs, num_inputs = weight.shape
+        super().__init__(native, packed, INT8_NUMBER, (num_outputs, num_inputs), bias, torch.float32)
+        weight, scales = weight.contiguous(), scales.float().contiguous()
+        native.pack_int8(weight.data_ptr(), scales.data_ptr(), packed.data_ptr(), num_outputs, num_inputs)
+
+
 def register(native: NativeKernels) -> None:
     """Use the compiled kernels for GEMMs on CPUs."""
 
@@ -124,6 +146,10 @@ def register(native: NativeKernels) -> None:
         if weight.dtype not in TYPE_NUMBERS:
             return linear.reference(weight, bias, deterministic=deterministic)
         return NativeLinear(native, weight, bias), True
+
+    @int8_linear.register("cpu")
+    def packed_int8(weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None) -> tuple[LinearOp, bool]:
+        return Int8Linear(native, weight, scales, bias), True
 
     @padded_rows.register("cpu")
     def exact_rows(device: torch.device, num_rows: int) -> int:

@@ -1,4 +1,4 @@
-"""Norms, gates and gathers, by the compiled kernels."""
+"""Norms, activations and gathers, by the compiled kernels."""
 
 import torch
 
@@ -6,11 +6,14 @@ from octavo.kernels import basic
 from octavo.kernels.cpu.native_linear import GATE_NUMBERS
 from octavo.platforms.native import TYPE_NUMBERS, NativeKernels, profiled
 
+_NUMBERS = GATE_NUMBERS | {"gelu": 3, "relu": 4, "relu2": 5}
+"""The compiled kernels' numbers of activations."""
+
 
 def register(native: NativeKernels) -> None:
     """Use the compiled kernels for these operations on CPUs; other types than theirs run as the reference."""
 
-    profiled_norm, profiled_gate = profiled("rms_norm"), profiled("gate")
+    profiled_norm, profiled_activation = profiled("norm"), profiled("activation")
 
     def norm(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
         size = x.shape[-1]
@@ -45,6 +48,48 @@ def register(native: NativeKernels) -> None:
             return basic.add_rms_norm.reference(x, residual, weight, eps)
         return norm(x, residual, weight, eps), residual
 
+    def layer_norm_of(
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        eps: float,
+    ) -> torch.Tensor:
+        size = x.shape[-1]
+        x = x.contiguous()
+        normed = torch.empty_like(x)
+        with profiled_norm:
+            native.layer_norm(
+                x.data_ptr(),
+                0 if residual is None else residual.data_ptr(),
+                normed.data_ptr(),
+                0 if weight is None else weight.data_ptr(),
+                0 if bias is None else bias.data_ptr(),
+                x.numel() // size,
+                size,
+                eps,
+                TYPE_NUMBERS[x.dtype],
+            )
+        return normed
+
+    def norms_here(x: torch.Tensor, *parameters: torch.Tensor | None) -> bool:
+        return x.dtype in TYPE_NUMBERS and all(each is None or each.dtype == x.dtype for each in parameters)
+
+    @basic.layer_norm.register("cpu")
+    def layer_norm(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float) -> torch.Tensor:
+        if not norms_here(x, weight, bias):
+            return basic.layer_norm.reference(x, weight, bias, eps)
+        return layer_norm_of(x, None, weight, bias, eps)
+
+    @basic.add_layer_norm.register("cpu")
+    def add_layer_norm(
+        x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sum takes the residual's memory."""
+        if not (norms_here(x, weight, bias) and residual.dtype == x.dtype and residual.is_contiguous()):
+            return basic.add_layer_norm.reference(x, residual, weight, bias, eps)
+        return layer_norm_of(x, residual, weight, bias, eps), residual
+
     @basic.silu_and_mul.register("cpu")
     def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
         return gate(x, "silu") if x.dtype in TYPE_NUMBERS else basic.silu_and_mul.reference(x)
@@ -53,14 +98,38 @@ def register(native: NativeKernels) -> None:
     def gelu_tanh_and_mul(x: torch.Tensor) -> torch.Tensor:
         return gate(x, "gelu_tanh") if x.dtype in TYPE_NUMBERS else basic.gelu_tanh_and_mul.reference(x)
 
-    def gate(x: torch.Tensor, activation: str) -> torch.Tensor:
+    def gate(x: torch.Tensor, kind: str) -> torch.Tensor:
         half = x.shape[-1] // 2
-        x = x.contiguous()
         gated = x.new_empty(*x.shape[:-1], half)
-        number = GATE_NUMBERS[activation]
-        with profiled_gate:
-            native.gate(x.data_ptr(), gated.data_ptr(), x.numel() // (2 * half), half, number, TYPE_NUMBERS[x.dtype])
+        rows = _as_rows(x)
+        apply(rows[:, :half], kind, rows[:, half:], gated.view(-1, half))
         return gated
+
+    @basic.activate.register("cpu")
+    def activate(x: torch.Tensor, kind: str, times: torch.Tensor | None = None) -> torch.Tensor:
+        """``x``'s memory is overwritten."""
+        if x.dtype not in TYPE_NUMBERS or (times is not None and times.dtype != x.dtype):
+            return basic.activate.reference(x, kind, times)
+        rows = _as_rows(x)
+        apply(rows, kind, None if times is None else _as_rows(times), rows)
+        return rows.view(x.shape)
+
+    def apply(x: torch.Tensor, kind: str, times: torch.Tensor | None, to: torch.Tensor) -> None:
+        """All ``[T, N]``; their rows may lie apart."""
+        num_rows, size = x.shape
+        with profiled_activation:
+            native.activate(
+                x.data_ptr(),
+                0 if times is None else times.data_ptr(),
+                to.data_ptr(),
+                num_rows,
+                size,
+                x.stride(0),
+                0 if times is None else times.stride(0),
+                to.stride(0),
+                _NUMBERS[kind],
+                TYPE_NUMBERS[x.dtype],
+            )
 
     @basic.gather_rows.register("cpu")
     def gather_rows(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
@@ -68,3 +137,8 @@ def register(native: NativeKernels) -> None:
         row_bytes = rows.element_size() * rows[0].numel() if len(rows) else 0
         native.gather(table.data_ptr(), index.data_ptr(), rows.data_ptr(), len(rows), row_bytes)
         return rows
+
+
+def _as_rows(x: torch.Tensor) -> torch.Tensor:
+    """``[T, N]`` whose rows may lie apart."""
+    return x if x.dim() == 2 and x.stride(1) == 1 else x.contiguous().view(-1, x.shape[-1])

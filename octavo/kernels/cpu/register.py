@@ -10,6 +10,7 @@ from octavo.kernels.cpu import (
     native_experts,
     native_latent_attention,
     native_linear,
+    native_packed_attention,
     native_rows,
     native_state_space,
     native_step,
@@ -23,6 +24,7 @@ if (_native := native_kernels()) is not None:
     native_experts.register(_native)
     native_latent_attention.register(_native)
     native_linear.register(_native)
+    native_packed_attention.register(_native)
     native_rows.register(_native)
     native_state_space.register(_native)
     native_step.register(_native)

@@ -87,7 +87,7 @@ def make_case(
     )
     inputs = AttentionInputs(
         tables.to(device), torch.arange(len(lengths), device=device), torch.tensor(mapping, device=device), BLOCK,
-        KV_HEADS, KV_HEADS, window, rows, shape, is_quantized=True,
+        KV_HEADS, KV_HEADS, window, rows, shape,
     )  # fmt: skip
     qkv = torch.randn(num_tokens, (HEADS + 2 * KV_HEADS) * SIZE, generator=random).to(device, dtype)
     angles = torch.rand(num_tokens, 1, SIZE // 2, generator=random).to(device) * 6
