@@ -122,13 +122,18 @@ def _agree(compute: Callable[[], Any], expected: torch.Tensor) -> bool:
     )
 
 
-def _run(compute: Callable[[], Any]) -> torch.Tensor | None:
-    """What a module computes on the CPU in float32; None if it does not run so, or returns no tensor."""
+def run_on_cpu(compute: Callable[[], Any]) -> Any:
+    """What a module computes on the CPU; None if it does not run so."""
     try:
         with torch.inference_mode(), torch.device("cpu"):
-            found = compute()
+            return compute()
     except Exception:  # a module that takes other arguments is none of those looked for
         return None
+
+
+def _run(compute: Callable[[], Any]) -> torch.Tensor | None:
+    """What a module computes on the CPU in float32; None if it does not run so, or returns no tensor."""
+    found = run_on_cpu(compute)
     return found if isinstance(found, torch.Tensor) else None
 
 

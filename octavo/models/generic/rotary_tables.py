@@ -1,6 +1,7 @@
 """Tables of all positions in the place of the library's rotary embeddings, which compute theirs anew in every step."""
 
 import inspect
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 
 from octavo.kernels import RopeTables, gather_rows
 from octavo.layers.rotary import PositionTables
-from octavo.models.generic.behaviour import has_equal_halves, signed_sine
+from octavo.models.generic.behaviour import has_equal_halves, run_on_cpu, signed_sine
 
 _TABLES = "octavo_tables"
 _ARGUMENTS = ["x", "position_ids"]
@@ -31,11 +32,28 @@ def tabulate(base: nn.Module, max_positions: int, calls: TakesTables) -> None:
     for module in list(base.modules()):
         kinds = vars(module).get("rope_type")
         layer_types = list(kinds) if isinstance(kinds, dict) else [None] if isinstance(kinds, str) else []
-        expected = [*_ARGUMENTS, _LAYER_TYPE][: 2 + isinstance(kinds, dict)]
-        if layer_types and list(inspect.signature(module.forward).parameters) == expected:
-            tables = _RotaryTables(module, layer_types, max_positions, calls)
+        found = {layer_type: _tables_of(module, max_positions, layer_type) for layer_type in layer_types}
+        known = {layer_type: tables for layer_type, tables in found.items() if tables is not None}
+        if known and len(known) == len(found):
+            tables = _RotaryTables(known, calls)
             module.add_module(_TABLES, tables)
             vars(module)["forward"] = tables.forward
+
+
+def _tables_of(
+    module: nn.Module, max_positions: int, layer_type: str | None
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Cosines and sines of all positions, ``[P, R]``; None for an embedding that returns something else."""
+    options: dict[str, Any] = {} if layer_type is None else {_LAYER_TYPE: layer_type}
+    if list(inspect.signature(module.forward).parameters) != [*_ARGUMENTS, *options]:
+        return None
+    x, positions = torch.empty(0, device="cpu"), torch.arange(max_positions, device="cpu")[None]
+    found = run_on_cpu(lambda: module(x, positions, **options))
+    if not isinstance(found, tuple) or len(found) != 2:
+        return None
+    cos, sin = found
+    is_table = cos.dim() == 3 and cos.shape[:2] == positions.shape and not cos.is_meta
+    return (cos[0], sin[0]) if is_table and sin.shape == cos.shape else None
 
 
 class _RotaryTables(PositionTables):
@@ -43,16 +61,11 @@ class _RotaryTables(PositionTables):
 
     _calls: TakesTables
 
-    def __init__(
-        self, module: nn.Module, layer_types: list[str | None], max_positions: int, calls: TakesTables
-    ) -> None:
+    def __init__(self, tables: Mapping[str | None, tuple[torch.Tensor, torch.Tensor]], calls: TakesTables) -> None:
         super().__init__()
         object.__setattr__(self, "_calls", calls)  # not a submodule
         self._have_kernel_form: dict[str | None, bool] = {}
-        x, positions = torch.empty(0, device="cpu"), torch.arange(max_positions, device="cpu")[None]
-        for layer_type in layer_types:
-            options: dict[str, Any] = {} if layer_type is None else {_LAYER_TYPE: layer_type}
-            cos, sin = (table[0] for table in module(x, positions, **options))
+        for layer_type, (cos, sin) in tables.items():
             self._have_kernel_form[layer_type] = has_equal_halves(cos, sin)
             named = {"cos": cos, "sin": sin}
             if self._have_kernel_form[layer_type]:
