@@ -4,8 +4,9 @@ A weight is ``scales · (codes - zeros)``, or ``scales · codes + minimums``; or
 scales powers of two. Codes of 4 bits are packed in units of inputs, so that a kernel unpacks a unit into two runs of
 neighbours: a byte of a unit has the code of an input ``j`` of the first half in its low half, and that of
 ``j + unit / 2`` in its high one. Bytes are in the order in which tensor cores take operands from registers: of 16
-neighbours, a thread has the inputs ``2t``, ``2t + 1``, ``2t + 8`` and ``2t + 9``, and a quarter of a unit belongs to
-each of four threads; see :func:`byte_order`. Codes of 8 bits lie one after another.
+neighbours, a thread has the inputs ``2t``, ``2t + 8``, ``2t + 1`` and ``2t + 9``, so that a mask of 32 bits leaves two
+neighbours' codes in the halves of a word, and a quarter of a unit belongs to each of four threads; see
+:func:`byte_order`. Codes of 8 bits lie one after another.
 """
 
 import math
@@ -116,7 +117,7 @@ def can_pack(num_inputs: int, group: int) -> bool:
 def byte_order(unit: int) -> list[int]:
     """The input of the first half of a unit whose code is in the low half of each byte."""
     runs = range(unit // 32)
-    return [16 * run + 8 * high + 2 * t + one for t in range(4) for run in runs for high in (0, 1) for one in (0, 1)]
+    return [16 * run + 8 * high + 2 * t + one for t in range(4) for run in runs for one in (0, 1) for high in (0, 1)]
 
 
 def pack_codes(codes: torch.Tensor, unit: int) -> torch.Tensor:
@@ -194,3 +195,6 @@ class ReorderedLinear(LinearOp):
 
     def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
         return self._linear.gated(x.index_select(-1, self._order), activation)
+
+    def refresh(self) -> None:
+        self._linear.refresh()

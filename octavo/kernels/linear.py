@@ -45,6 +45,9 @@ class LinearOp(ABC):
         """Take a new weight ``[out, in]``, at the same addresses; False if another GEMM must be made for it."""
         return False
 
+    def refresh(self) -> None:  # noqa: B027 - most read nothing but the tensors themselves
+        """Called when the tensors that it reads have new values: what was made from them is made again, in place."""
+
     def rows(self, index: torch.Tensor) -> torch.Tensor:
         """Rows of the weight, ``[T]`` int64 → ``[T, in]``; see :attr:`has_rows`."""
         raise TypeError(f"{type(self).__name__} does not keep the weight's rows")

@@ -57,7 +57,10 @@ class Linear(LinearWeights):
 
     def finish_weights(self) -> None:
         """See :class:`octavo.layers.weights.Finishable`. A GEMM that reads the parameters themselves stays."""
-        if not self.has_weight or (self._gemm is not None and self.packed is None):
+        if not self.has_weight:
+            return
+        if self._gemm is not None and self.packed is None:
+            self._gemm.refresh()
             return
         if self.packed is None or not self.packed.update(self.weight.data):
             self._gemm, is_copied = self.scheme.make_gemm(self)

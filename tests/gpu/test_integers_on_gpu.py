@@ -128,6 +128,18 @@ def test_gemms_against_the_twin(kind: str, dtype: torch.dtype, shape: tuple[int,
         assert_close(op.gated(x, "silu"), F.silu(gate) * up)
 
 
+def test_updated_weights() -> None:
+    weight = weight_of("zeros", 320, 1024)
+    op = GroupedLinear(weight, None, deterministic=False)
+    x = torch.randn(16, 1024, device="cuda", dtype=torch.bfloat16)
+    op(x)
+    weight.scales.mul_(0.25)
+    weight.codes.bitwise_not_()
+    op.refresh()
+    for num_rows in (1, 16):
+        assert_close(op(x[:num_rows]), x[:num_rows].double() @ grouped.dequantize(weight, torch.float64).T)
+
+
 @pytest.mark.parametrize("kind", ["zeros", "mxfp4", "int8"])
 def test_a_rows_bits_do_not_depend_on_its_neighbours(kind: str) -> None:
     op = GroupedLinear(weight_of(kind, 320, 1024), None, deterministic=True)

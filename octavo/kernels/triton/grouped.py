@@ -1,8 +1,9 @@
 """GEMMs with weights of packed integers on GPUs: few rows unpack them in the GEMM, many rows by way of their values.
 
-On Hopper, :mod:`grouped_stream` multiplies up to 8 rows (16 with codes of 8 bits), and :mod:`grouped_hopper` up to 256
-by integers of 4 bits. For what they do not take, :mod:`grouped_kernel` multiplies few rows, and the vendor's library
-many. Where a row's bits must not depend on the others, :mod:`grouped_kernel` multiplies all.
+On Hopper, integers of 4 bits in groups of a multiple of 128 inputs are multiplied by :mod:`grouped_direct` up to 16
+rows and by :mod:`grouped_hopper` up to 256; other weights by :mod:`grouped_stream` up to 8 rows (16 with codes of 8
+bits). For what they do not take, :mod:`grouped_kernel` multiplies few rows, and the vendor's library many. Each of them
+adds in an order of its own. Where a row's bits must not depend on the others, :mod:`grouped_kernel` multiplies all.
 """
 
 import torch
@@ -11,7 +12,8 @@ import torch.nn.functional as F
 from octavo.kernels import grouped
 from octavo.kernels.grouped import ZERO_STEP, GroupedTensors, pack_unit
 from octavo.kernels.linear import GATES, LinearOp
-from octavo.kernels.triton import grouped_hopper, grouped_stream, linear
+from octavo.kernels.triton import grouped_direct, grouped_hopper, grouped_stream, linear
+from octavo.kernels.triton.grouped_direct import DirectTile, direct_grouped, make_terms
 from octavo.kernels.triton.grouped_hopper import HopperTile, hopper_grouped
 from octavo.kernels.triton.grouped_kernel import BLOCK_N, dequantize_kernel, grouped_kernel
 from octavo.kernels.triton.grouped_stream import StreamTile, stream_grouped
@@ -20,6 +22,9 @@ from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
 
 MAX_ROWS = 64
 """Beyond this M, the portable kernel takes longer than dequantising the weight for the vendor's library."""
+
+Tile = DirectTile | HopperTile | StreamTile
+"""A kernel for Hopper, by its tile."""
 
 _MAX_PARTS = 16
 _NUM_DEQUANTIZED = 2048
@@ -41,11 +46,12 @@ class GroupedLinear(LinearOp):
         self._weight = weight
         self._bias = bias
         self._deterministic = deterministic
-        self._is_hopper = not IS_INTERPRETED and linear.is_supported(device)
+        self._is_hopper = not (deterministic or IS_INTERPRETED) and linear.is_supported(device)
         self._num_sms = num_multiprocessors(device)
         num_units = weight.num_inputs // pack_unit(weight.group)
         self._num_parts = choose_parts(len(weight.codes), num_units, self._num_sms)
-        self._choices: dict[int, StreamTile | HopperTile | None] = {}
+        self._choices: dict[int, Tile | None] = {}
+        self._terms = make_terms(weight) if self._is_hopper and grouped_direct.reads(weight) else None
         self._space: Workspace | None = None
 
     def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -58,31 +64,44 @@ class GroupedLinear(LinearOp):
 
     def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
         tile = self.choose(len(x)) if x.dtype in (torch.bfloat16, torch.float16) else None
-        if not isinstance(tile, StreamTile):
+        if tile is None or isinstance(tile, HopperTile):
             return GATES[activation](self(x))
-        y = x.new_empty(len(x), len(self._weight.codes) // 2)
-        stream_grouped(aligned_rows(x), self._weight, self._bias, y, activation, tile)
-        return y
+        return self._launch(x, activation, tile)
 
-    def choose(self, num_rows: int) -> StreamTile | HopperTile | None:
+    def refresh(self) -> None:
+        if self._terms is not None:
+            self._terms.copy_(make_terms(self._weight))
+
+    def choose(self, num_rows: int) -> Tile | None:
         """The kernel for Hopper that multiplies so many rows; None for the portable kernel or the library."""
-        if self._deterministic or not self._is_hopper:
+        if not self._is_hopper:
             return None
         if num_rows not in self._choices:
             arguments = self._weight, num_rows, self._num_sms
-            self._choices[num_rows] = grouped_stream.choose_tile(*arguments) or grouped_hopper.choose_tile(*arguments)
+            if self._terms is None:
+                self._choices[num_rows] = grouped_stream.choose_tile(*arguments)
+            else:
+                tile = grouped_direct.choose_tile(*arguments)
+                self._choices[num_rows] = tile or grouped_hopper.choose_tile(*arguments)
         return self._choices[num_rows]
 
     def _multiply(self, x: torch.Tensor) -> torch.Tensor:
         """``[M, in] → [M, out]``."""
-        num_rows, num_channels = len(x), len(self._weight.codes)
-        tile = self.choose(num_rows)
-        if tile is None:
-            is_few = num_rows <= MAX_ROWS
-            return self._by_kernel(x, is_few) if is_few or self._deterministic else self._by_values(x)
+        tile = self.choose(len(x))
+        if tile is not None:
+            return self._launch(x, "none", tile)
+        is_few = len(x) <= MAX_ROWS
+        return self._by_kernel(x, is_few) if is_few or self._deterministic else self._by_values(x)
+
+    def _launch(self, x: torch.Tensor, activation: str, tile: Tile) -> torch.Tensor:
+        """One launch of a kernel for Hopper: ``[M, in] → [M, out]``, or ``[M, out / 2]`` with an activation."""
+        num_rows, num_channels = len(x), len(self._weight.codes) // (1 if activation == "none" else 2)
         y, x = x.new_empty(num_rows, num_channels), aligned_rows(x)
-        if isinstance(tile, StreamTile):
-            stream_grouped(x, self._weight, self._bias, y, "none", tile)
+        if isinstance(tile, DirectTile):
+            assert self._terms is not None, "the weight has a form that the kernel reads"
+            direct_grouped(x, self._weight, self._terms, self._bias, y, activation, tile)
+        elif isinstance(tile, StreamTile):
+            stream_grouped(x, self._weight, self._bias, y, activation, tile)
         else:
             needed = grouped_hopper.workspace_size(num_rows, num_channels, tile)
             space = self._space = reserve_workspace(x.device, *needed, at_hand=self._space)

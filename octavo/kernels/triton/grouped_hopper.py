@@ -51,18 +51,27 @@ class HopperTile:
 
 
 def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> HopperTile | None:
-    """The tile for a GEMM, or None if another way is faster or the weight has another form; tuned on an H200."""
-    is_int4 = weight.bits == 4 and not weight.is_float4 and weight.minimums is None
-    is_whole = weight.group % STEP == 0 and weight.codes.data_ptr() % 16 == 0
-    if not (is_int4 and is_whole and 0 < num_rows <= MAX_ROWS):
+    """The tile for a GEMM, or None if another way is faster; tuned on an H200.
+
+    Args:
+        weight: as :func:`octavo.kernels.triton.grouped_direct.reads` takes it.
+    """
+    if not 0 < num_rows <= MAX_ROWS:
         return None
     num_channels, num_steps = len(weight.codes), weight.num_inputs // STEP
     rows = min(max(1 << (num_rows - 1).bit_length(), 16), 128)
-    is_one_wave = -(-num_channels // 128) <= num_sms
-    num_weights = 128 if num_rows > 128 or (rows <= 32 and is_one_wave) else 64
+    is_one_wave = -(-num_channels // 64) * -(-num_rows // rows) <= num_sms
+    num_weights = 64 if is_one_wave or 32 < num_rows <= 128 else 128
     num_tiles = -(-num_channels // num_weights) * -(-num_rows // rows)
     num_parts = max(min(num_sms // num_tiles, num_steps // 4, 8), 1)
-    deepest = {16: 8, 32: 6, 64: 4 if num_weights == 64 else 6, 128: 3 if num_weights == 64 else 5}[rows]
+    if num_rows <= 32:
+        deepest = 8
+    elif num_rows <= 64:
+        deepest = 4
+    elif num_rows <= 128:  # two programs share a multiprocessor
+        deepest = 3
+    else:
+        deepest = 6 if is_one_wave else 5
     return HopperTile(num_weights, rows, num_parts, min(deepest, -(-num_steps // num_parts)))
 
 

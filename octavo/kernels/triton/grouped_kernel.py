@@ -161,7 +161,7 @@ def _multiply(
 @triton.jit
 def _in_order(packed, ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """Bytes of a unit in the order of their inputs; see :func:`octavo.kernels.grouped.byte_order`."""
-    return packed.reshape(ROWS, 4, WIDTH // 16, 2, 2).permute(0, 2, 3, 1, 4).reshape(ROWS, WIDTH)
+    return packed.reshape(ROWS, 4, WIDTH // 16, 2, 2).permute(0, 2, 4, 1, 3).reshape(ROWS, WIDTH)
 
 
 @triton.jit
@@ -222,16 +222,18 @@ def dequantize_kernel(
     dtype: tl.constexpr = values.dtype.element_ty
     places = values + (rows * num_features)[:, None] + unit * UNIT
     if BITS == 4:
-        # Of the 8 neighbours that a thread stores at once, each pair of bytes has two, and as many of the other half.
+        # Of the 8 neighbours that a thread stores at once, each word has two, and as many of the other half.
         HALF: tl.constexpr = UNIT // 2
         PAIRS: tl.constexpr = UNIT // 16
-        pairs = codes.to(tl.pointer_type(tl.uint16)) + (rows * (num_features // 4))[:, None] + unit * (UNIT // 4)
-        pairs += tl.arange(0, PAIRS)[None, :]
+        WORDS: tl.constexpr = UNIT // 32
+        pair = tl.arange(0, PAIRS)[None, :]
+        words = codes.to(tl.pointer_type(tl.uint32)) + (rows * (num_features // 8))[:, None] + unit * (UNIT // 8)
+        words += pair // 2
         mask = is_channel[:, None]
-        first, second = tl.load(pairs, mask), tl.load(pairs + PAIRS, mask)
-        third, fourth = tl.load(pairs + 2 * PAIRS, mask), tl.load(pairs + 3 * PAIRS, mask)
+        first, second = _pair(words, pair, mask), _pair(words + WORDS, pair, mask)
+        third, fourth = _pair(words + 2 * WORDS, pair, mask), _pair(words + 3 * WORDS, pair, mask)
         both = tl.join(tl.join(first, third), tl.join(second, fourth)).reshape(BLOCK_N, HALF // 2)
-        packed = tl.join(both & 255, both >> 8).reshape(BLOCK_N, HALF)
+        packed = tl.join(both & 255, both >> 16).reshape(BLOCK_N, HALF)
         low = _numbers(packed & 15, zero, IS_FLOAT).to(tl.float32) * scale + minimum
         high = _numbers(packed >> 4, zero, IS_FLOAT).to(tl.float32) * scale + minimum
         places += tl.arange(0, HALF)[None, :]
@@ -245,6 +247,12 @@ def dequantize_kernel(
         found = (packed.to(tl.float32) - zero.to(tl.float32)) * scale + minimum
         _wait(PDL)
         tl.store(places + columns, found.to(dtype), mask)
+
+
+@triton.jit
+def _pair(words, pair, mask):
+    """The bytes of two neighbours, in the low bits of the halves of a word: even pairs are in a word's even bytes."""
+    return (tl.load(words, mask) >> (pair % 2 * 8)) & 0x00FF00FF
 
 
 @triton.jit

@@ -16,10 +16,10 @@ shr.u32 high, $4, 1;
 lop3.b32 low, low, 0x78787878, {fixed}, 0xEA;
 lop3.b32 high, high, 0x78787878, {fixed}, 0xEA;
 mov.b32 one, {one};
-prmt.b32 $0, low, one, 0x4140;
-prmt.b32 $1, low, one, 0x4342;
-prmt.b32 $2, high, one, 0x4140;
-prmt.b32 $3, high, one, 0x4342;
+prmt.b32 $0, low, one, 0x4240;
+prmt.b32 $1, low, one, 0x4341;
+prmt.b32 $2, high, one, 0x4240;
+prmt.b32 $3, high, one, 0x4341;
 sub.rn.{dtype} $0, $0, $5;
 sub.rn.{dtype} $1, $1, $5;
 sub.rn.{dtype} $2, $2, $5;
@@ -34,22 +34,22 @@ _FLOAT4 = """{{
 .reg .b32 up, p, q, one;
 shl.b32 up, $4, 4;
 mov.b32 one, {one};
-prmt.b32 p, up, 0, 0x1404;
+prmt.b32 p, up, 0, 0x2404;
 shr.u32 q, p, {shift};
 and.b32 q, q, {mask};
 lop3.b32 p, p, 0x80008000, q, 0xEA;
 mul.rn.{dtype} $0, p, one;
-prmt.b32 p, up, 0, 0x3424;
+prmt.b32 p, up, 0, 0x3414;
 shr.u32 q, p, {shift};
 and.b32 q, q, {mask};
 lop3.b32 p, p, 0x80008000, q, 0xEA;
 mul.rn.{dtype} $1, p, one;
-prmt.b32 p, $4, 0, 0x1404;
+prmt.b32 p, $4, 0, 0x2404;
 shr.u32 q, p, {shift};
 and.b32 q, q, {mask};
 lop3.b32 p, p, 0x80008000, q, 0xEA;
 mul.rn.{dtype} $2, p, one;
-prmt.b32 p, $4, 0, 0x3424;
+prmt.b32 p, $4, 0, 0x3414;
 shr.u32 q, p, {shift};
 and.b32 q, q, {mask};
 lop3.b32 p, p, 0x80008000, q, 0xEA;
@@ -88,6 +88,48 @@ _FLOAT4_HALF = gl.constexpr(_FLOAT4.format(one="0x74007400", shift=3, mask="0x0E
 _INT8_WIDE = gl.constexpr(_INT8_BF16)
 _INT8_HALF = gl.constexpr(_INT8_F16)
 
+UNIT_SCALE = 512.0
+"""What sums of :func:`unpack_units` are to be multiplied by: it is the inverse of the step of its values."""
+
+_WORD = """
+shr.u32 next, {word}, 8;
+and.b32 part, {word}, 0x000F000F;
+fma.rn.{dtype} {outs[0]}, part, low, $10;
+and.b32 part, next, 0x000F000F;
+fma.rn.{dtype} {outs[1]}, part, low, $10;
+and.b32 part, {word}, 0x00F000F0;
+fma.rn.{dtype} {outs[2]}, part, high, $10;
+and.b32 part, next, 0x00F000F0;
+fma.rn.{dtype} {outs[3]}, part, high, $10;
+"""
+"""Four bytes to the values of their low and high halves, less their zero, in steps of :data:`UNIT_SCALE`'s inverse.
+
+A code in the low bits of 16 is a subnormal float, or one of the first normal ones, whose steps are the same.
+"""
+
+
+def _two_words(dtype: str, low: str, high: str) -> str:
+    first = _WORD.format(dtype=dtype, word="$8", outs=("$0", "$1", "$4", "$5"))
+    second = _WORD.format(dtype=dtype, word="$9", outs=("$2", "$3", "$6", "$7"))
+    return f"{{.reg .b32 next, part, low, high;\nmov.b32 low, {low};\nmov.b32 high, {high};{first}{second}}}"
+
+
+_TERMS = """{{
+.reg .b32 pair, step, bias;
+mov.b32 step, {step};
+mov.b32 bias, {bias};
+and.b32 $0, $2, 0xFFFFFF00;
+and.b32 pair, $2, 0xFF;
+mad.lo.u32 pair, pair, 0x10001, {offset};
+fma.rn.{dtype} $1, pair, step, bias;
+}}"""
+"""A scale, and the negative zero in steps of :data:`UNIT_SCALE`'s inverse, twice."""
+
+_UNITS_WIDE = gl.constexpr(_two_words("bf16x2", "0x7D807D80", "0x7B807B80"))
+_UNITS_HALF = gl.constexpr(_two_words("f16x2", "0x78007800", "0x68006800"))
+_TERMS_WIDE = gl.constexpr(_TERMS.format(dtype="bf16x2", offset="0x43004300", step="0xB980B980", bias="0x3D003D00"))
+_TERMS_HALF = gl.constexpr(_TERMS.format(dtype="f16x2", offset="0x58005800", step="0x98009800", bias="0x34003400"))
+
 
 @gluon.jit
 def zero_pair(eighths, dtype: gl.constexpr):
@@ -99,6 +141,8 @@ def zero_pair(eighths, dtype: gl.constexpr):
 @gluon.jit
 def unpack_halves(codes, zeros, dtype: gl.constexpr):
     """Bytes of two codes each → the values of their low halves and of their high halves.
+
+    Of each four bytes that a thread has together, those of the middle change places: then neighbours follow each other.
 
     Args:
         zeros: of :func:`zero_pair`, equal for each four bytes that a thread has together; None for floats.
@@ -128,3 +172,35 @@ def unpack_bytes(codes, dtype: gl.constexpr):
     else:
         wide = widen(codes, dtype)
     return wide
+
+
+@gluon.jit
+def unpack_terms(words, dtype: gl.constexpr):
+    """Words of a scale and a zero → scales, float32, and zeros as :func:`unpack_units` takes them, int32."""
+    wide: gl.constexpr = _TERMS_WIDE if dtype == gl.bfloat16 else _TERMS_HALF
+    return gl.inline_asm_elementwise(wide, "=r,=r,r", [words], dtype=(gl.float32, gl.int32), is_pure=False, pack=1)
+
+
+@gluon.jit
+def unpack_units(words, zeros, dtype: gl.constexpr):
+    """Words of packed units, ``[..., 16]`` → their values, ``[..., 128]``.
+
+    A thread has the four words of a quarter, in their order. Values are multiples of ``1 / UNIT_SCALE``.
+    """
+    wide: gl.constexpr = _UNITS_WIDE if dtype == gl.bfloat16 else _UNITS_HALF
+    one: gl.constexpr = gl.bfloat16 if dtype == gl.bfloat16 else gl.float16
+    a, b, c, d, e, f, g, h = gl.inline_asm_elementwise(
+        wide,
+        "=r,=r,=r,=r,=r,=r,=r,=r,r,r,r,r",
+        [words, zeros],
+        dtype=(one.value,) * 8,
+        is_pure=False,
+        pack=2,
+    )
+    # Words come in pairs: first halves in the first four, of those a word's runs of neighbours follow each other.
+    first, second = gl.join(gl.join(a, b), gl.join(c, d)), gl.join(gl.join(e, f), gl.join(g, h))
+    values = gl.join(first, second)
+    warps: gl.constexpr = values.shape[0]
+    rows: gl.constexpr = values.shape[1]
+    values = values.reshape((warps, rows, 4, 2, 2, 2, 2, 2)).permute((0, 1, 7, 3, 6, 5, 2, 4))
+    return values.reshape((warps, rows, 128))

@@ -96,7 +96,7 @@ def produce(
                         number = gl.maximum(block * (BLOCK_N // page) + i, first_key // page)
                         number = gl.minimum(number, (end_key - 1) // page)
                         first_row = gl.load(table_ptr + number) * block_rows + kv_head * head_rows
-                        rows = rows + (first_row,)  # type: ignore[assignment]  # noqa: RUF005
+                        rows = rows + (first_row,)  # type: ignore[assignment]
                     _load_pages(k_pages, rows, k_ring, step, BLOCK_N, D, STAGES)
                     _load_pages(v_pages, rows, v_ring, step, BLOCK_N, D, STAGES)
                     block -= 1

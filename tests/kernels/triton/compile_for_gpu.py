@@ -58,6 +58,7 @@ CASES: dict[str, tuple[str, torch.dtype, int, bool]] = {
     "llama-bfloat16": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-float8": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-int4": ("LlamaForCausalLM", torch.bfloat16, 64, False),
+    "llama-bfloat16-int4-wide-groups": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-int8": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-mxfp4": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "qwen3-moe-bfloat16": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
@@ -112,13 +113,17 @@ def main(case: str) -> None:
     windows = (
         ("full_attention", "sliding_attention") if architecture.startswith(("Gemma", "GptOss")) else ("full_attention",)
     )
-    config = replace(tiny_config(architecture, windows, 5), head_dim=head_dim, hidden_size=64, intermediate_size=96)
+    # A group of 128 inputs takes other kernels than one of 32.
+    hidden, between = (256, 384) if case.endswith("wide-groups") else (64, 96)
+    shape = {"head_dim": head_dim, "hidden_size": hidden, "intermediate_size": between}
+    config = replace(tiny_config(architecture, windows, 5), **shape)
     torch.set_default_dtype(dtype)
     quantization: QuantizationConfig = Unquantized()
     if case.endswith("float8"):
         quantization = round_to_float8(SchemeOptions(has_float8=True))
-    elif case.endswith("int4"):
-        quantization = parse_gptq({"bits": 4, "group_size": 32, "sym": False}, SchemeOptions())
+    elif "int4" in case:
+        group = 128 if case.endswith("wide-groups") else 32
+        quantization = parse_gptq({"bits": 4, "group_size": group, "sym": False}, SchemeOptions())
     elif case.endswith("mxfp4"):
         quantization = round_to_mxfp4(SchemeOptions(has_groups=True))
     elif case.endswith("int8"):

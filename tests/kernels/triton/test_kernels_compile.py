@@ -19,6 +19,7 @@ CASES = {
     "llama-bfloat16-drafts": True,
     "llama-bfloat16-float8": True,
     "llama-bfloat16-int4": True,
+    "llama-bfloat16-int4-wide-groups": True,
     "llama-bfloat16-int8": True,
     "llama-bfloat16-mxfp4": True,
     "llama-bfloat16": True,
@@ -60,5 +61,10 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
     assert ("_quantize_kernel" in names) == case.endswith(("float8", "int8"))
     assert ("float8_linear_kernel" in names) == case.endswith("float8")
     assert ("int8_kernel" in names) == case.endswith("int8")
-    packed = {"grouped_kernel", "stream_grouped_kernel", "dequantize_kernel"}
-    assert names & packed == (packed if case.endswith(("int4", "mxfp4")) else set())
+    kernels = {"grouped_kernel", "stream_grouped_kernel", "direct_kernel", "hopper_grouped_kernel", "dequantize_kernel"}
+    packed = set()
+    if case.endswith("wide-groups"):
+        packed = {"direct_kernel", "hopper_grouped_kernel", "dequantize_kernel"}
+    elif case.endswith(("int4", "mxfp4")):
+        packed = {"grouped_kernel", "stream_grouped_kernel", "dequantize_kernel"}
+    assert names & kernels == packed

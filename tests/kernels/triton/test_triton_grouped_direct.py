@@ -1,0 +1,198 @@
+"""Small-M GEMMs that read INT4 codes into registers, and how a kernel is chosen for weights of 4 bits.
+
+The kernel is written for tensor cores thread by thread, which Triton's interpreter does not know: a GPU runs it. Packed
+codes, and words of a scale and a zero, are held against the plain twin without one.
+"""
+
+import dataclasses
+
+import pytest
+import torch
+from product_case import random
+
+from octavo.kernels import grouped
+from octavo.kernels.grouped import ZERO_STEP, GroupedTensors, ReorderedLinear, byte_order, pack_codes, unpack_codes
+from octavo.kernels.linear import GATES
+from octavo.kernels.triton import grouped as triton_grouped
+from octavo.kernels.triton import grouped_direct, grouped_hopper, linear
+from octavo.kernels.triton.grouped import GroupedLinear
+from octavo.kernels.triton.grouped_direct import DirectTile, direct_grouped, make_terms
+from octavo.kernels.triton.grouped_hopper import HopperTile
+from octavo.kernels.triton.grouped_stream import StreamTile
+from octavo.kernels.triton.grouped_unpack import UNIT_SCALE
+
+needs_kernel = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="run on an NVIDIA H100 or H200"
+)
+FEW = DirectTile(16, 4, 4, 3)
+TILES = [
+    FEW,
+    dataclasses.replace(FEW, depth=8),
+    dataclasses.replace(FEW, num_weights=32, depth=2),
+    dataclasses.replace(FEW, num_weights=32, num_warps=1, depth=3, num_x_stages=2),
+]
+
+
+def make(
+    device: torch.device, num_outputs: int, num_inputs: int, *, group: int = 128, has_zeros: bool = True
+) -> GroupedTensors:
+    """A random weight."""
+    generator = torch.Generator().manual_seed(0)
+    groups = num_outputs, num_inputs // group
+    codes = torch.randint(16, (num_outputs, num_inputs), generator=generator, dtype=torch.uint8)
+    scales = ((0.5 + torch.rand(groups, generator=generator)) / 16 / num_inputs**0.5).half().float()
+    zeros = torch.randint(129, groups, generator=generator, dtype=torch.uint8).to(device) if has_zeros else None
+    packed = pack_codes(codes, grouped.pack_unit(group))
+    return GroupedTensors(packed.to(device), scales.to(device), zeros, 4)
+
+
+@pytest.mark.parametrize("unit", [32, 64, 128])
+def test_a_mask_leaves_two_neighbours(unit: int) -> None:
+    """What kernels rely on: of a word of codes, bits 0 and 16 begin neighbours, and 4, 8 and 12 on do likewise."""
+    codes = torch.randint(16, (3, 2 * unit), dtype=torch.uint8)
+    packed = pack_codes(codes, unit)
+    assert torch.equal(unpack_codes(packed, unit), codes)
+    words = packed.view(torch.int32).unflatten(1, (2, -1))
+    halves = codes.unflatten(1, (2, 2, unit // 2))
+    order = torch.tensor(byte_order(unit)).unflatten(0, (-1, 4))
+    for shift, half, byte in ((0, 0, 0), (4, 1, 0), (8, 0, 1), (12, 1, 1)):
+        first = order[:, byte]
+        assert torch.equal(words >> shift & 15, halves[:, :, half, first].int())
+        assert torch.equal(words >> (16 + shift) & 15, halves[:, :, half, first + 1].int())
+
+
+@pytest.mark.parametrize("has_zeros", [False, True])
+def test_words_have_scales_and_zeros(has_zeros: bool) -> None:
+    weight = make(torch.device("cpu"), 21, 512, has_zeros=has_zeros)
+    terms = make_terms(weight)
+    assert terms.shape == (3, 4, 8) and terms.dtype is torch.int32
+    rows = terms.transpose(1, 2).flatten(0, 1)[:21]
+    scales = (rows & -0x100).view(torch.float32) / UNIT_SCALE
+    assert torch.equal(scales, weight.scales), "scales of 16 bits are exact"
+    zeros = (rows & 0xFF) * ZERO_STEP
+    codes = unpack_codes(weight.codes, 128).float().unflatten(1, (4, 128))
+    values = ((codes - zeros[..., None]) * scales[..., None]).flatten(1)
+    assert torch.equal(values, grouped.dequantize(weight, torch.float32))
+
+
+def test_words_round_longer_scales() -> None:
+    weight = make(torch.device("cpu"), 8, 256)
+    weight = weight._replace(scales=weight.scales * 1.2345678)
+    scales = (make_terms(weight).transpose(1, 2).flatten(0, 1) & -0x100).view(torch.float32) / UNIT_SCALE
+    torch.testing.assert_close(scales, weight.scales, rtol=2**-16, atol=0)
+
+
+def test_words_follow_new_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update writes the same tensors; captured graphs keep the address of the words."""
+    monkeypatch.setattr(triton_grouped, "IS_INTERPRETED", False)
+    monkeypatch.setattr(linear, "is_supported", lambda device: True)
+    weight, new = make(torch.device("cpu"), 16, 256), make(torch.device("cpu"), 16, 256, has_zeros=False)
+    op = GroupedLinear(weight, None, deterministic=False)
+    terms = op._terms
+    assert terms is not None
+    weight.scales.mul_(2)
+    assert weight.zeros is not None
+    weight.zeros.fill_(64)
+    ReorderedLinear(op, torch.arange(256)).refresh()
+    assert op._terms is terms
+    assert torch.equal(terms, make_terms(new._replace(scales=2 * new.scales)))
+
+
+def kinds_of(op: GroupedLinear) -> dict[int, type]:
+    return {rows: type(op.choose(rows)) for rows in (1, 8, 9, 16, 17, 32, 33, 128, 129, 256, 257)}
+
+
+def test_a_kernel_for_each_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_grouped, "IS_INTERPRETED", False)
+    monkeypatch.setattr(linear, "is_supported", lambda device: True)
+    monkeypatch.setattr(triton_grouped, "num_multiprocessors", lambda device: 132)
+    cpu = torch.device("cpu")
+    found = kinds_of(GroupedLinear(make(cpu, 64, 256), None, deterministic=False))
+    assert found == {rows: DirectTile if rows <= 16 else HopperTile for rows in found if rows <= 256} | {
+        257: type(None)
+    }
+    small_groups = kinds_of(GroupedLinear(make(cpu, 64, 256, group=64), None, deterministic=False))
+    assert {rows for rows, kind in small_groups.items() if kind is StreamTile} == {1, 8}
+    one_class = kinds_of(GroupedLinear(make(cpu, 64, 256), None, deterministic=True))
+    assert set(one_class.values()) == {type(None)}, "a row's bits must not depend on the number of rows"
+
+
+# Weight rows and inputs of Qwen3 0.6B, 8B and 14B and Llama 3.2 1B, and sizes that are no multiple of a tile.
+SHAPES = [
+    (6144, 4096),
+    (4096, 4096),
+    (24576, 4096),
+    (4096, 12288),
+    (4096, 1024),
+    (1024, 2048),
+    (3072, 2048),
+    (2048, 8192),
+    (7168, 5120),
+    (34816, 5120),
+    (1000, 1408),
+    (8, 128),
+]
+
+
+@pytest.mark.parametrize(("num_channels", "num_inputs"), SHAPES)
+def test_chosen_tiles_fit(num_channels: int, num_inputs: int) -> None:
+    empty = torch.empty(num_channels, num_inputs // 2, dtype=torch.uint8, device="meta")
+    weight = GroupedTensors(empty, empty[:, ::64].float(), None, 4)
+    for num_rows in range(1, 257):
+        direct = grouped_direct.choose_tile(weight, num_rows, 132)
+        assert (direct is not None) == (num_rows <= grouped_direct.MAX_ROWS)
+        if direct is not None:
+            num_rounds = -(-num_inputs // (128 * direct.num_warps))
+            assert 1 <= direct.depth <= num_rounds and 1 <= direct.num_x_stages <= num_rounds
+            assert direct.num_weights in (16, 32)
+            continue
+        tile = grouped_hopper.choose_tile(weight, num_rows, 132)
+        assert tile is not None and 1 <= tile.num_parts <= max(num_inputs // 128 // 4, 1)
+        assert tile.num_stages * (tile.num_weights * 64 + tile.num_rows * 256) <= 226 * 1024
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    ("tile", "shape", "group", "activation", "dtype"),
+    [
+        (TILES[0], (5, 104, 384), 128, "silu", torch.bfloat16),  # fewer units than warps
+        (TILES[0], (1, 40, 4096), 128, "none", torch.float16),
+        (TILES[1], (8, 40, 4096), 128, "silu", torch.float16),  # all of a sum in flight
+        (TILES[1], (16, 72, 9600), 384, "none", torch.bfloat16),  # a ring that does not divide the rounds
+        (TILES[2], (16, 104, 2048), 128, "silu", torch.bfloat16),
+        (TILES[2], (12, 72, 384), 384, "none", torch.float16),
+        (TILES[3], (16, 104, 1408), 128, "none", torch.bfloat16),
+    ],
+    ids=str,
+)
+def test_gemms(
+    device: torch.device,
+    tile: DirectTile,
+    shape: tuple[int, int, int],
+    group: int,
+    activation: str,
+    dtype: torch.dtype,
+) -> None:
+    num_rows, num_outputs, num_inputs = shape
+    weight = make(device, num_outputs, num_inputs, group=group, has_zeros=group == 128)
+    x, bias = random(device, 1, num_rows, num_inputs, dtype=dtype), random(device, 2, num_outputs, dtype=dtype)
+    exact = x.double() @ grouped.dequantize(weight, torch.float64).T + bias.double()
+    exact = exact if activation == "none" else GATES[activation](exact)
+    y = x.new_full(exact.shape, float("nan"))
+    direct_grouped(x, weight, make_terms(weight), bias, y, activation, tile)
+    torch.testing.assert_close(y.double(), exact, rtol=1e-2, atol=3e-2)
+
+
+@needs_kernel
+def test_bits_of_a_row_do_not_depend_on_its_neighbours(device: torch.device) -> None:
+    weight = make(device, 256, 2048)
+    terms, x = make_terms(weight), random(device, 2, 8, 2048, dtype=torch.bfloat16)
+
+    def multiply(rows: torch.Tensor) -> torch.Tensor:
+        y = rows.new_empty(len(rows), 256)
+        direct_grouped(rows, weight, terms, None, y, "none", FEW)
+        return y
+
+    together = multiply(x)
+    for row in range(8):
+        assert torch.equal(multiply(x[row : row + 1])[0], together[row])
