@@ -1,0 +1,215 @@
+"""Feed-forward experts whose weights stay quantised, as two grouped GEMMs; :mod:`.experts` has the terms.
+
+Few pairs of an expert meet weights that are converted in registers, since reading them is what takes time. Many pairs
+of float8 experts that were made for it are rounded to float8 first, so that the tensor cores multiply twice as fast.
+
+A token's bits depend on which of the two a step takes, and on nothing else of the other tokens.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import triton
+
+from octavo.kernels.experts import ExpertsOp
+from octavo.kernels.packed_experts import PackedExperts, PackedMatrices
+from octavo.kernels.scaled import FLOAT8
+from octavo.kernels.triton.experts import PairOrder, order_pairs, sum_pairs
+from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch
+from octavo.kernels.triton.packed_experts_kernel import packed_experts_kernel, round_groups_kernel
+from octavo.kernels.triton.scaled import quantize_rows
+from octavo.records.experts import ExpertSpec
+
+ROUNDED_PAIRS = 64
+"""Pairs of an expert, if they spread evenly, from which float8 activations are faster."""
+
+_MAX_STEP = 128
+_ROUNDED_VALUES = 4096
+_LARGEST_EXPONENT = 128
+"""Of scales up to which bfloat16 has the factor that makes a 4-bit float of its bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTile:
+    """A program's work in a grouped GEMM.
+
+    Attributes:
+        block_m, block_n, block_k: pairs, outputs and input features.
+        num_stages, num_warps: depth of the load pipeline; warps per program.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    num_stages: int
+    num_warps: int
+
+
+def rounds_inputs(weights: PackedExperts, num_pairs: int) -> bool:
+    """Whether so many pairs are rounded to float8."""
+    num_experts = len(weights.down.codes)
+    return weights.rounds_inputs and num_pairs >= ROUNDED_PAIRS * min(num_experts, num_pairs)
+
+
+def step_of(weight: PackedMatrices, *, is_rounded: bool) -> int:
+    """Input features of a step, which float8 and integers have within a group."""
+    if weight.is_float4:
+        return _MAX_STEP
+    if has_one_group(weight):
+        return _MAX_STEP if is_rounded else 2 * _MAX_STEP
+    return min(weight.group & -weight.group, _MAX_STEP)
+
+
+def has_one_group(weight: PackedMatrices) -> bool:
+    """Whether sums are scaled once, at their end."""
+    return weight.bits == 8 and weight.group == weight.num_inputs
+
+
+def choose_tile(weight: PackedMatrices, num_pairs: int, *, is_gated: bool, is_rounded: bool) -> PackedTile:
+    """A tile for a number of pairs, by how many of them an expert has if they spread evenly.
+
+    Few pairs: the weights' bytes bound the GEMM, so programs are small, and several fit on a multiprocessor. Many:
+    tiles are as large as registers allow, so that a weight that is converted meets many pairs.
+    """
+    per_expert = num_pairs / min(len(weight.codes), num_pairs)
+    most = per_expert + 1.5 * math.sqrt(per_expert)  # the spread of even draws
+    block_k = step_of(weight, is_rounded=is_rounded)
+    narrow = 32 if is_gated else 64
+    if most <= 32:
+        return PackedTile(16 if most <= 16 else 32, narrow, block_k, 4 if per_expert <= 1 else 3, 4)
+    if most <= 64:
+        return PackedTile(64, narrow, block_k, 3, 4)
+    return PackedTile(128, 2 * narrow, min(block_k, _MAX_STEP), 3, 8)
+
+
+def make_packed_experts(
+    codes: torch.Tensor, weights: PackedExperts, spec: ExpertSpec, *, deterministic: bool = False
+) -> ExpertsOp:
+    """A layer's experts; see :func:`octavo.kernels.packed_experts.make_packed_experts`."""
+    if deterministic:
+        weights = weights._replace(rounds_inputs=False)
+    large = tuple(has_large_scales(weight) for weight in (weights.gate_up, weights.down))
+    return partial(packed_experts, weights=weights, spec=spec, has_large_scales=large)
+
+
+def has_large_scales(weight: PackedMatrices) -> bool:
+    """Whether 4-bit floats have scales beyond what the faster conversion takes; waits for the device."""
+    return weight.is_float4 and int(weight.scales.max()) > _LARGEST_EXPONENT
+
+
+def packed_experts(
+    x: torch.Tensor,
+    chosen: torch.Tensor,
+    shares: torch.Tensor,
+    weights: PackedExperts,
+    spec: ExpertSpec,
+    has_large_scales: tuple[bool, ...] = (False, False),
+) -> torch.Tensor:
+    """The weighted sum of each token's experts; see :data:`octavo.kernels.experts.ExpertsOp`."""
+    if len(chosen) == 0:
+        return torch.empty_like(x)
+    num_pairs = chosen.numel()
+    is_rounded = rounds_inputs(weights, num_pairs)
+    up, down = (
+        choose_tile(weight, num_pairs, is_gated=is_gated, is_rounded=is_rounded)
+        for weight, is_gated in ((weights.gate_up, True), (weights.down, False))
+    )
+    order = order_pairs(chosen, len(weights.down.codes), up.block_m)
+    inner = x.new_empty(num_pairs, weights.down.num_inputs)
+    multiply = partial(packed_gemm, shares=shares, order=order, is_rounded=is_rounded)
+    multiply(x, weights.gate_up, weights.gate_up_bias, inner, up, spec, large=has_large_scales[0])
+    results = x.new_empty(num_pairs, x.shape[1])
+    multiply(inner, weights.down, weights.down_bias, results, down, None, large=has_large_scales[1])
+    return sum_pairs(results, shares, is_weighted=not spec.weighs_inputs)
+
+
+def packed_gemm(
+    x: torch.Tensor,
+    weight: PackedMatrices,
+    bias: torch.Tensor | None,
+    y: torch.Tensor,
+    tile: PackedTile,
+    spec: ExpertSpec | None,
+    *,
+    shares: torch.Tensor,
+    order: PairOrder,
+    is_rounded: bool,
+    large: bool = False,
+) -> None:
+    """One GEMM for each expert's pairs.
+
+    Args:
+        x: with a ``spec`` ``[T, in]``, rows of tokens; otherwise ``[pairs, in]``, ordered by expert.
+        bias: ``[E, out]`` or None.
+        y: written: with a ``spec`` ``[pairs, out / 2]`` after the activation and ordered by expert, otherwise
+            ``[pairs, out]`` by the pairs' numbers.
+        shares: ``[T, K]`` float32, which weight the tokens if ``spec`` says so.
+        is_rounded: whether ``x`` is rounded to float8 first.
+        large: see :func:`has_large_scales`.
+    """
+    num_outputs, num_features = y.shape[1], weight.num_inputs
+    group = 0 if has_one_group(weight) else weight.group
+    x_scales = None
+    if is_rounded:
+        x, x_scales = round_inputs(x, weight.group)
+    kinds = {"int4": weight.bits == 4, "float8": weight.is_float8, "float4": weight.is_float4}
+    form = next((kind for kind in ("float4", "float8", "int4") if kinds[kind]), "int8")
+    packed_experts_kernel[triton.cdiv(num_outputs, tile.block_n), len(order.tiles)](
+        x,
+        x_scales,
+        weight.codes,
+        weight.scales,
+        weight.zeros,
+        bias,
+        shares,
+        y,
+        *order,
+        num_outputs,
+        num_features,
+        weight.codes.shape[2],
+        x.stride(0),
+        shares.shape[1],
+        1.0 if spec is None else spec.alpha,
+        0.0 if spec is None else spec.limit,
+        ACTIVATION="none" if spec is None else spec.activation,
+        WEIGHS=spec is not None and spec.weighs_inputs,
+        FORM=form,
+        GROUP=group,
+        HAS_LARGE_SCALES=large,
+        BLOCK_M=tile.block_m,
+        BLOCK_N=tile.block_n,
+        BLOCK_K=tile.block_k,
+        STAGES=tile.num_stages,
+        EVEN_K=num_features % tile.block_k == 0,
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+        **dependent_launch(x.device),
+    )
+
+
+def round_inputs(x: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Activations in float8; see :func:`octavo.kernels.packed_experts.round_inputs`."""
+    if group == x.shape[1]:
+        return quantize_rows(x)
+    rows = x.contiguous()
+    num_groups = rows.numel() // group
+    values = torch.empty_like(rows, dtype=FLOAT8)
+    scales = torch.empty(len(x), x.shape[1] // group, dtype=torch.float32, device=x.device)
+    block = max(_ROUNDED_VALUES // group, 1)
+    if num_groups:
+        round_groups_kernel[(triton.cdiv(num_groups, block),)](
+            rows,
+            values,
+            scales,
+            num_groups,
+            GROUP=group,
+            BLOCK=block,
+            ROUND=IS_INTERPRETED,  # the interpreter's conversion loses the carry into the exponent
+            num_warps=4,
+            **dependent_launch(x.device),
+        )
+    return values, scales
+
+
