@@ -2,9 +2,9 @@
 
     python benchmarks/packed_experts.py
 
-prints, for each format and number of tokens, the error of both ways of computing, and for each GEMM the time of the tile
-that the rule chooses and of the best of those that were tried. Experts are drawn evenly; each call of a graph has a draw
-of its own, so that weights come from memory.
+prints the errors, and for each format and number of tokens the time of the whole operation beside that in bfloat16, and
+each GEMM those of the tile that the rule chooses and of the best that were tried. Experts are drawn evenly. Each call
+of a graph has a draw of its own, so that weights come from memory.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -34,6 +35,7 @@ CHECKED = (1, 8, 256, 1024)
 NUM_DRAWS = 8
 _GRAPH_SECONDS = 1.5e-3
 _REPLAYS = 5
+_SHARED_BYTES = 220 << 10
 _LARGEST_ERROR = 6e-3
 """Of bfloat16 between the GEMMs and in the result, relative to the twin in float32."""
 _LARGEST_ROUNDED_ERROR = 2e-2
@@ -107,6 +109,7 @@ class Bench:
         up_bias, down_bias = (0.1 * self.randn(*shape) if case.bias else None for shape in bias)
         up = self.matrices(2 * case.size, case.hidden)
         down = self.matrices(case.hidden, case.size)
+        self.cache: dict[tuple[object, ...], Any] = {}
         self.weights = PackedExperts(up, down, up_bias, down_bias, rounds_inputs=case.form == "float8")
 
     def randn(self, *shape: int) -> torch.Tensor:
@@ -147,16 +150,14 @@ class Bench:
         """Check and time; whether all results are right."""
         case = self.case
         print(f"== {case.name}: {case.num_experts} experts, {case.num_chosen} chosen, {case.hidden} x {case.size}")
-        is_right = all([self.check(num_tokens) for num_tokens in CHECKED])
+        is_right = min([self.check(num_tokens) for num_tokens in CHECKED])
         self.compile(tokens)
         whole = {num_tokens: self.whole(num_tokens) for num_tokens in tokens}
         dense = self.in_bfloat16(tokens)
         for num_tokens in tokens:
             saved = dense[num_tokens] / whole[num_tokens]
-            print(
-                f"{num_tokens:6} tokens: all {1e6 * whole[num_tokens]:8.1f} us, bfloat16 {1e6 * dense[num_tokens]:8.1f} us"
-                f", {saved:.2f} x"
-            )
+            both = f"all {1e6 * whole[num_tokens]:8.1f} us, bfloat16 {1e6 * dense[num_tokens]:8.1f} us"
+            print(f"{num_tokens:6} tokens: {both}, {saved:.2f} x")
             for is_gated in (True, False):
                 is_right &= self.sweep(num_tokens, is_gated)
         return is_right
@@ -173,11 +174,11 @@ class Bench:
             own = weights._replace(rounds_inputs=rounds)
             threshold, packed.ROUNDED_PAIRS = packed.ROUNDED_PAIRS, 0
             found = packed.packed_experts(x, chosen, shares, own, case.spec)
-            alone = packed.packed_experts(x[:1], chosen[:1], shares[:1], own, case.spec)
+            multiply = partial(packed.packed_experts, weights=own, spec=case.spec, deterministic=True)
+            is_same = torch.equal(multiply(x, chosen, shares)[:1], multiply(x[:1], chosen[:1], shares[:1]))
             packed.ROUNDED_PAIRS = threshold
             error = float((found.float() - expected).norm() / expected.norm())
             is_fine = error < (_LARGEST_ROUNDED_ERROR if rounds else _LARGEST_ERROR)
-            is_same = torch.equal(found[:1], alone)
             is_right &= is_fine and is_same
             print(
                 f"   check {num_tokens:5} tokens, {'float8' if rounds else 'own'} activations: error {error:.2e}"
@@ -186,11 +187,15 @@ class Bench:
         return is_right
 
     def compile(self, tokens: list[int]) -> None:
-        """Compile all tiles in parallel."""
-        with compile_together(self.device):
-            for num_tokens, is_gated in itertools.product(tokens, (True, False)):
-                for tile, rounds in self.tiles(num_tokens, is_gated):
-                    self.gemm(num_tokens, is_gated, tile, rounds)(0)
+        """Compile all tiles in parallel; nothing runs, so what was computed is forgotten."""
+        try:
+            with compile_together(self.device):
+                for num_tokens, is_gated in itertools.product(tokens, (True, False)):
+                    for tile, rounds in self.tiles(num_tokens, is_gated):
+                        self.gemm(num_tokens, is_gated, tile, rounds)(0)
+        except Exception as error:
+            print(f"   a tile does not compile: {type(error).__name__}: {str(error).splitlines()[0][:80]}")
+        self.cache.clear()
 
     def tiles(self, num_tokens: int, is_gated: bool) -> Iterator[tuple[packed.PackedTile, bool]]:
         """The rule's tile first, and others, with activations as they are or rounded."""
@@ -203,7 +208,7 @@ class Bench:
         for rounds in both:
             rule = packed.choose_tile(weight, num_pairs, is_gated=is_gated, is_rounded=rounds)
             for tile in (rule, *_candidates(rule, per_expert, weight, is_gated, rounds)):
-                if (tile, rounds) not in seen:
+                if (tile, rounds) not in seen and _fits(tile, weight, is_gated, rounds):
                     seen.add((tile, rounds))
                     yield tile, rounds
 
@@ -214,31 +219,43 @@ class Bench:
         case = self.case
         weight = self.weights.gate_up if is_gated else self.weights.down
         bias = self.weights.gate_up_bias if is_gated else self.weights.down_bias
-        x, draws = self.inputs(num_tokens, is_gated), self.draws(num_tokens)
-        orders = [order_pairs(chosen, case.num_experts, tile.block_m) for chosen, _ in draws]
-        num_pairs = num_tokens * case.num_chosen
-        y = x.new_empty(num_pairs, case.size if is_gated else case.hidden)
+        draws = self.draws(num_tokens)
+        x = self.inputs(num_tokens, is_gated)
+        x, scales = (
+            self.once(("rounded", num_tokens, is_gated), packed.round_inputs, x, weight.group) if rounds else (x, None)
+        )
+        orders = [
+            self.once(("order", num_tokens, tile.block_m, draw), order_pairs, chosen, case.num_experts, tile.block_m)
+            for draw, (chosen, _) in enumerate(draws)
+        ]
+        size = num_tokens * case.num_chosen, case.size if is_gated else case.hidden
+        y = self.once(("y", num_tokens, is_gated), partial(torch.empty, dtype=torch.bfloat16, device=self.device), size)
         spec = case.spec if is_gated else None
 
         def run(draw: int) -> torch.Tensor:
-            packed.packed_gemm(
-                x, weight, bias, y, tile, spec, shares=draws[draw][1], order=orders[draw], is_rounded=rounds
-            )
+            packed.packed_gemm(x, scales, weight, bias, draws[draw][1], y, orders[draw], tile, spec)
             return y
 
         return run
 
+    def once(self, key: tuple[object, ...], make: Callable[..., Any], *args: Any) -> Any:
+        """What a function makes, once for a key."""
+        if key not in self.cache:
+            self.cache[key] = make(*args)
+        return self.cache[key]
+
     def inputs(self, num_tokens: int, is_gated: bool) -> torch.Tensor:
         """Activations, the same for all tiles."""
-        random = torch.Generator(self.device).manual_seed(num_tokens)
         rows = num_tokens if is_gated else num_tokens * self.case.num_chosen
-        width = self.case.hidden if is_gated else self.case.size
-        return torch.randn(rows, width, dtype=torch.bfloat16, device=self.device, generator=random)
+        values: torch.Tensor = self.once(
+            ("x", rows, is_gated), self.randn, rows, self.case.hidden if is_gated else self.case.size
+        )
+        return values
 
     def draws(self, num_tokens: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The same draws for all tiles."""
-        self.random.manual_seed(num_tokens)
-        return self.draw(num_tokens)
+        found: list[tuple[torch.Tensor, torch.Tensor]] = self.once(("draws", num_tokens), self.draw, num_tokens)
+        return found
 
     def sweep(self, num_tokens: int, is_gated: bool) -> bool:
         """Time all tiles of a GEMM; whether their results agree with the rule's."""
@@ -263,7 +280,8 @@ class Bench:
         operations = 2.0 * num_tokens * case.num_chosen * math.prod(weight.codes.shape[1:]) * 8 / weight.bits
 
         def figures(seconds: float) -> str:
-            return f"{1e6 * seconds:8.1f} us {num_bytes / seconds / 1e9:6.0f} GB/s {operations / seconds / 1e12:6.1f} TFLOP/s"
+            rates = num_bytes / seconds / 1e9, operations / seconds / 1e12
+            return f"{1e6 * seconds:8.1f} us {rates[0]:6.0f} GB/s {rates[1]:6.1f} TFLOP/s"
 
         rule = found[0]
         print(f"   {'gate and up' if is_gated else 'down':11} rule {_name(*rule[1:]):28} {figures(rule[0])}")
@@ -280,9 +298,7 @@ class Bench:
         """Seconds of the same experts in bfloat16."""
         dense = []
         for weight in (self.weights.gate_up, self.weights.down):
-            values = torch.empty(
-                *weight.codes.shape[:2], weight.num_inputs, dtype=torch.bfloat16, device=self.device
-            )
+            values = torch.empty(*weight.codes.shape[:2], weight.num_inputs, dtype=torch.bfloat16, device=self.device)
             for expert, own in enumerate(values):
                 own.copy_(dequantize_expert(weight, expert, torch.bfloat16))
             dense.append(values)
@@ -344,6 +360,14 @@ def _candidates(
         yield replace(rule, block_k=block_k, num_stages=2 if block_k > rule.block_k else 5)
     if per_expert > 64:
         yield replace(rule, block_m=256, num_stages=3)
+
+
+def _fits(tile: packed.PackedTile, weight: PackedMatrices, is_gated: bool, rounds: bool) -> bool:
+    """Whether shared memory has room for the pipeline, and registers for the sums."""
+    num_rows = tile.block_n * (2 if is_gated else 1)
+    stage = tile.block_k * (num_rows * weight.bits // 8 + tile.block_m * (1 if rounds else 2))
+    converted = 2 * num_rows * tile.block_k if weight.is_float4 else 0
+    return tile.num_stages * stage + converted <= _SHARED_BYTES and tile.block_m * num_rows <= 32768
 
 
 def _name(tile: packed.PackedTile, rounds: bool) -> str:

@@ -1,7 +1,7 @@
 """Feed-forward experts whose weights stay quantised: small numbers in groups of inputs that share a scale.
 
-A weight is ``scales · (codes - zeros)``, or codes are 4-bit floats (MXFP4) and scales powers of two. Codes of 4 bits are
-packed in units of 32 inputs: byte ``j`` of a unit's 16 has the code of its input ``j`` in the low half and that of
+A weight is ``scales · (codes - zeros)``, or codes are 4-bit floats (MXFP4) and scales powers of two. Codes of 4 bits
+are packed in units of 32 inputs: byte ``j`` of a unit's 16 has the code of its input ``j`` in the low half and that of
 input ``j + 16`` in the high one. Codes of 8 bits lie one after another. Scales lie by group, so that a kernel reads
 those of neighbouring outputs together.
 """

@@ -53,13 +53,10 @@ def rounds_inputs(weights: PackedExperts, num_pairs: int) -> bool:
     return weights.rounds_inputs and num_pairs >= ROUNDED_PAIRS * min(num_experts, num_pairs)
 
 
-def step_of(weight: PackedMatrices, *, is_rounded: bool) -> int:
-    """Input features of a step, which float8 and integers have within a group."""
-    if weight.is_float4:
-        return _MAX_STEP
-    if has_one_group(weight):
-        return _MAX_STEP if is_rounded else 2 * _MAX_STEP
-    return min(weight.group & -weight.group, _MAX_STEP)
+def step_of(weight: PackedMatrices) -> int:
+    """Input features of a step for any number of pairs; float8 and integers have them within a group."""
+    whole = weight.is_float4 or has_one_group(weight)
+    return _MAX_STEP if whole else min(weight.group & -weight.group, _MAX_STEP)
 
 
 def has_one_group(weight: PackedMatrices) -> bool:
@@ -67,21 +64,28 @@ def has_one_group(weight: PackedMatrices) -> bool:
     return weight.bits == 8 and weight.group == weight.num_inputs
 
 
-def choose_tile(weight: PackedMatrices, num_pairs: int, *, is_gated: bool, is_rounded: bool) -> PackedTile:
+def choose_tile(
+    weight: PackedMatrices, num_pairs: int, *, is_gated: bool, is_rounded: bool, deterministic: bool = False
+) -> PackedTile:
     """A tile for a number of pairs, by how many of them an expert has if they spread evenly.
 
     Few pairs: the weights' bytes bound the GEMM, so programs are small, and several fit on a multiprocessor. Many:
     tiles are as large as registers allow, so that a weight that is converted meets many pairs.
+
+    Args:
+        deterministic: whether all tiles take the same steps, after each of which sums are rounded to float32.
     """
     per_expert = num_pairs / min(len(weight.codes), num_pairs)
     most = per_expert + 1.5 * math.sqrt(per_expert)  # the spread of even draws
-    block_k = step_of(weight, is_rounded=is_rounded)
+    block_k = step_of(weight)
     narrow = 32 if is_gated else 64
-    if most <= 32:
-        return PackedTile(16 if most <= 16 else 32, narrow, block_k, 4 if per_expert <= 1 else 3, 4)
-    if most <= 64:
+    if most > 64:
+        return PackedTile(128, 2 * narrow, block_k, 3, 8)
+    if (weight.is_float4 or has_one_group(weight)) and not is_rounded and not deterministic:
+        block_k = 2 * _MAX_STEP
+    if most > 32:
         return PackedTile(64, narrow, block_k, 3, 4)
-    return PackedTile(128, 2 * narrow, min(block_k, _MAX_STEP), 3, 8)
+    return PackedTile(16 if most <= 16 else 32, narrow, block_k, 4 if per_expert <= 1 else 3, 4)
 
 
 def make_packed_experts(
@@ -91,7 +95,7 @@ def make_packed_experts(
     if deterministic:
         weights = weights._replace(rounds_inputs=False)
     large = tuple(has_large_scales(weight) for weight in (weights.gate_up, weights.down))
-    return partial(packed_experts, weights=weights, spec=spec, has_large_scales=large)
+    return partial(packed_experts, weights=weights, spec=spec, has_large_scales=large, deterministic=deterministic)
 
 
 def has_large_scales(weight: PackedMatrices) -> bool:
@@ -106,6 +110,8 @@ def packed_experts(
     weights: PackedExperts,
     spec: ExpertSpec,
     has_large_scales: tuple[bool, ...] = (False, False),
+    *,
+    deterministic: bool = False,
 ) -> torch.Tensor:
     """The weighted sum of each token's experts; see :data:`octavo.kernels.experts.ExpertsOp`."""
     if len(chosen) == 0:
@@ -113,47 +119,47 @@ def packed_experts(
     num_pairs = chosen.numel()
     is_rounded = rounds_inputs(weights, num_pairs)
     up, down = (
-        choose_tile(weight, num_pairs, is_gated=is_gated, is_rounded=is_rounded)
+        choose_tile(weight, num_pairs, is_gated=is_gated, is_rounded=is_rounded, deterministic=deterministic)
         for weight, is_gated in ((weights.gate_up, True), (weights.down, False))
     )
     order = order_pairs(chosen, len(weights.down.codes), up.block_m)
     inner = x.new_empty(num_pairs, weights.down.num_inputs)
-    multiply = partial(packed_gemm, shares=shares, order=order, is_rounded=is_rounded)
-    multiply(x, weights.gate_up, weights.gate_up_bias, inner, up, spec, large=has_large_scales[0])
     results = x.new_empty(num_pairs, x.shape[1])
-    multiply(inner, weights.down, weights.down_bias, results, down, None, large=has_large_scales[1])
+    for inputs, weight, bias, y, tile, own_spec, large in (
+        (x, weights.gate_up, weights.gate_up_bias, inner, up, spec, has_large_scales[0]),
+        (inner, weights.down, weights.down_bias, results, down, None, has_large_scales[1]),
+    ):
+        values, scales = round_inputs(inputs, weight.group) if is_rounded else (inputs, None)
+        packed_gemm(values, scales, weight, bias, shares, y, order, tile, own_spec, has_large_scales=large)
     return sum_pairs(results, shares, is_weighted=not spec.weighs_inputs)
 
 
 def packed_gemm(
     x: torch.Tensor,
+    x_scales: torch.Tensor | None,
     weight: PackedMatrices,
     bias: torch.Tensor | None,
+    shares: torch.Tensor,
     y: torch.Tensor,
+    order: PairOrder,
     tile: PackedTile,
     spec: ExpertSpec | None,
     *,
-    shares: torch.Tensor,
-    order: PairOrder,
-    is_rounded: bool,
-    large: bool = False,
+    has_large_scales: bool = False,
 ) -> None:
     """One GEMM for each expert's pairs.
 
     Args:
         x: with a ``spec`` ``[T, in]``, rows of tokens; otherwise ``[pairs, in]``, ordered by expert.
+        x_scales: of float8 ``x``; see :func:`round_inputs`.
         bias: ``[E, out]`` or None.
+        shares: ``[T, K]`` float32, which weight the tokens if ``spec`` says so.
         y: written: with a ``spec`` ``[pairs, out / 2]`` after the activation and ordered by expert, otherwise
             ``[pairs, out]`` by the pairs' numbers.
-        shares: ``[T, K]`` float32, which weight the tokens if ``spec`` says so.
-        is_rounded: whether ``x`` is rounded to float8 first.
-        large: see :func:`has_large_scales`.
+        has_large_scales: see :func:`has_large_scales`.
     """
     num_outputs, num_features = y.shape[1], weight.num_inputs
     group = 0 if has_one_group(weight) else weight.group
-    x_scales = None
-    if is_rounded:
-        x, x_scales = round_inputs(x, weight.group)
     kinds = {"int4": weight.bits == 4, "float8": weight.is_float8, "float4": weight.is_float4}
     form = next((kind for kind in ("float4", "float8", "int4") if kinds[kind]), "int8")
     packed_experts_kernel[triton.cdiv(num_outputs, tile.block_n), len(order.tiles)](
@@ -177,7 +183,7 @@ def packed_gemm(
         WEIGHS=spec is not None and spec.weighs_inputs,
         FORM=form,
         GROUP=group,
-        HAS_LARGE_SCALES=large,
+        HAS_LARGE_SCALES=has_large_scales,
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
@@ -211,5 +217,3 @@ def round_inputs(x: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tenso
             **dependent_launch(x.device),
         )
     return values, scales
-
-
