@@ -150,8 +150,10 @@ class Bench:
         """Check and time; whether all results are right."""
         case = self.case
         print(f"== {case.name}: {case.num_experts} experts, {case.num_chosen} chosen, {case.hidden} x {case.size}")
-        is_right = min([self.check(num_tokens) for num_tokens in CHECKED])
+        start = time.perf_counter()
         self.compile(tokens)
+        print(f"   compiled in {time.perf_counter() - start:.0f} s")
+        is_right = min([self.check(num_tokens) for num_tokens in CHECKED])
         whole = {num_tokens: self.whole(num_tokens) for num_tokens in tokens}
         dense = self.in_bfloat16(tokens)
         for num_tokens in tokens:
@@ -165,20 +167,16 @@ class Bench:
     def check(self, num_tokens: int) -> bool:
         """Compare with the twin in float32: weight-only, and with rounded activations."""
         case, weights = self.case, self.weights
-        x, (chosen, shares) = self.randn(num_tokens, case.hidden), self.draw(num_tokens)[0]
+        x, (chosen, shares) = self.inputs(num_tokens, True), self.draws(num_tokens)[0]
         biases = [None if bias is None else bias.float() for bias in weights[2:4]]
         twin = weights._replace(gate_up_bias=biases[0], down_bias=biases[1])
         is_right = True
-        for rounds in (False, True) if weights.rounds_inputs else (False,):
+        for rounds in self.ways():
             expected = PlainPackedExperts(twin, case.spec, rounds=rounds)(x.float(), chosen, shares)
-            own = weights._replace(rounds_inputs=rounds)
-            threshold, packed.ROUNDED_PAIRS = packed.ROUNDED_PAIRS, 0
-            found = packed.packed_experts(x, chosen, shares, own, case.spec)
-            multiply = partial(packed.packed_experts, weights=own, spec=case.spec, deterministic=True)
-            is_same = torch.equal(multiply(x, chosen, shares)[:1], multiply(x[:1], chosen[:1], shares[:1]))
-            packed.ROUNDED_PAIRS = threshold
+            found, same, alone = self.compute(num_tokens, rounds)
             error = float((found.float() - expected).norm() / expected.norm())
             is_fine = error < (_LARGEST_ROUNDED_ERROR if rounds else _LARGEST_ERROR)
+            is_same = torch.equal(same[:1], alone)
             is_right &= is_fine and is_same
             print(
                 f"   check {num_tokens:5} tokens, {'float8' if rounds else 'own'} activations: error {error:.2e}"
@@ -186,10 +184,29 @@ class Bench:
             )
         return is_right
 
+    def ways(self) -> tuple[bool, ...]:
+        """Whether activations are rounded, in each way of computing."""
+        return (False, True) if self.weights.rounds_inputs else (False,)
+
+    def compute(self, num_tokens: int, rounds: bool) -> tuple[torch.Tensor, ...]:
+        """The operation, and with tiles that keep a token's bits, for all tokens and for the first."""
+        x, (chosen, shares) = self.inputs(num_tokens, True), self.draws(num_tokens)[0]
+        multiply = partial(
+            packed.packed_experts, weights=self.weights._replace(rounds_inputs=rounds), spec=self.case.spec
+        )
+        threshold, packed.ROUNDED_PAIRS = packed.ROUNDED_PAIRS, 0
+        found = multiply(x, chosen, shares)
+        same = multiply(x, chosen, shares, deterministic=True)
+        alone = multiply(x[:1], chosen[:1], shares[:1], deterministic=True)
+        packed.ROUNDED_PAIRS = threshold
+        return found, same, alone
+
     def compile(self, tokens: list[int]) -> None:
         """Compile all tiles in parallel; nothing runs, so what was computed is forgotten."""
         try:
             with compile_together(self.device):
+                for num_tokens, rounds in itertools.product(CHECKED, self.ways()):
+                    self.compute(num_tokens, rounds)
                 for num_tokens, is_gated in itertools.product(tokens, (True, False)):
                     for tile, rounds in self.tiles(num_tokens, is_gated):
                         self.gemm(num_tokens, is_gated, tile, rounds)(0)
