@@ -80,6 +80,13 @@ class Experts(nn.Module):
         """The format of the weights in memory, for the plan; empty for their type."""
         return self._gate_up.stored_as
 
+    @property
+    def num_parameters(self) -> int:
+        """Number of weights and biases on this device, however they are stored."""
+        num_experts, hidden, _ = self.sizes
+        biases = sum(bias.numel() for bias in (self.gate_up_bias, self.down_bias) if bias is not None)
+        return num_experts * 3 * len(self._own) * hidden + biases
+
     def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
         """See :class:`octavo.layers.weights.HasSlots`."""
         self._has_new_weights = True
