@@ -196,8 +196,8 @@ class Bench:
         )
         threshold, packed.ROUNDED_PAIRS = packed.ROUNDED_PAIRS, 0
         found = multiply(x, chosen, shares)
-        same = multiply(x, chosen, shares, deterministic=True)
-        alone = multiply(x[:1], chosen[:1], shares[:1], deterministic=True)
+        same = multiply(x, chosen, shares)
+        alone = multiply(x[:1], chosen[:1], shares[:1])
         packed.ROUNDED_PAIRS = threshold
         return found, same, alone
 
@@ -332,8 +332,12 @@ class Bench:
         for draw in range(2):
             run(draw)
         self.runtime.synchronize()
-        wanted = round(_GRAPH_SECONDS / max(call_seconds(partial(run, 0), self.runtime), 1e-6))
-        num_calls = max(2, min(5 * NUM_DRAWS, wanted))
+        seconds = self.time_graph(run, NUM_DRAWS)
+        num_calls = min(5 * NUM_DRAWS, round(_GRAPH_SECONDS / seconds))
+        return self.time_graph(run, num_calls) if num_calls > NUM_DRAWS else seconds
+
+    def time_graph(self, run: Callable[[int], object], num_calls: int) -> float:
+        """Median seconds of a call, of a graph of so many."""
 
         def run_all() -> tuple[torch.Tensor, ...]:
             for index in range(num_calls):

@@ -7,12 +7,13 @@ A token's bits depend on which of the two a step takes, and on nothing else of t
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 import triton
 
+from octavo.errors import UnsupportedModelError
 from octavo.kernels.experts import ExpertsOp
 from octavo.kernels.packed_experts import PackedExperts, PackedMatrices
 from octavo.kernels.scaled import FLOAT8
@@ -22,13 +23,13 @@ from octavo.kernels.triton.packed_experts_kernel import packed_experts_kernel, r
 from octavo.kernels.triton.scaled import quantize_rows
 from octavo.records.experts import ExpertSpec
 
-ROUNDED_PAIRS = 64
+ROUNDED_PAIRS = 16
 """Pairs of an expert, if they spread evenly, from which float8 activations are faster."""
 
 _MAX_STEP = 128
 _ROUNDED_VALUES = 4096
-_LARGEST_EXPONENT = 128
-"""Of scales up to which bfloat16 has the factor that makes a 4-bit float of its bits."""
+_LARGEST_EXPONENT = 127 + 33
+"""Of scales of 4-bit floats; see :func:`octavo.kernels.triton.pair_unpack.unpack_floats`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,43 +65,49 @@ def has_one_group(weight: PackedMatrices) -> bool:
     return weight.bits == 8 and weight.group == weight.num_inputs
 
 
-def choose_tile(
-    weight: PackedMatrices, num_pairs: int, *, is_gated: bool, is_rounded: bool, deterministic: bool = False
-) -> PackedTile:
+def choose_tile(weight: PackedMatrices, num_pairs: int, *, is_gated: bool, is_rounded: bool) -> PackedTile:
     """A tile for a number of pairs, by how many of them an expert has if they spread evenly.
 
     Few pairs: the weights' bytes bound the GEMM, so programs are small, and several fit on a multiprocessor. Many:
-    tiles are as large as registers allow, so that a weight that is converted meets many pairs.
+    tiles are as large as registers allow, so that a weight that is converted meets many pairs. Sums that are scaled
+    group by group, and codes of 4 bits, take registers, so that their tiles stay at 64 pairs.
 
-    Args:
-        deterministic: whether all tiles take the same steps, after each of which sums are rounded to float32.
+    All tiles of a weight take the same steps, and the two GEMMs of a number of pairs have the same ``block_m``.
     """
     per_expert = num_pairs / min(len(weight.codes), num_pairs)
     most = per_expert + 1.5 * math.sqrt(per_expert)  # the spread of even draws
     block_k = step_of(weight)
     narrow = 32 if is_gated else 64
-    if most > 64:
-        return PackedTile(128, 2 * narrow, block_k, 3, 8)
-    if (weight.is_float4 or has_one_group(weight)) and not is_rounded and not deterministic:
-        block_k = 2 * _MAX_STEP
-    if most > 32:
+    if most <= 32:
+        return PackedTile(16 if most <= 16 else 32, narrow, block_k, 4 if per_expert <= 1 else 3, 4)
+    if most <= 64:
         return PackedTile(64, narrow, block_k, 3, 4)
-    return PackedTile(16 if most <= 16 else 32, narrow, block_k, 4 if per_expert <= 1 else 3, 4)
+    if is_rounded:
+        return PackedTile(128 if has_one_group(weight) and most > 128 else 64, 2 * narrow, block_k, 3, 4)
+    if weight.bits == 4:
+        return PackedTile(64, 2 * narrow, block_k, 3, 8)
+    if most <= 128:
+        return PackedTile(64, narrow, block_k, 3, 4)
+    return PackedTile(128, 2 * narrow, block_k, 3, 8)
 
 
 def make_packed_experts(
     codes: torch.Tensor, weights: PackedExperts, spec: ExpertSpec, *, deterministic: bool = False
 ) -> ExpertsOp:
-    """A layer's experts; see :func:`octavo.kernels.packed_experts.make_packed_experts`."""
+    """A layer's experts; see :func:`octavo.kernels.packed_experts.make_packed_experts`.
+
+    Raises:
+        UnsupportedModelError: scales of 4-bit floats are too large.
+    """
+    for weight in (weights.gate_up, weights.down):
+        if weight.is_float4 and int(weight.scales.max()) > _LARGEST_EXPONENT:
+            raise UnsupportedModelError(
+                f"A scale of MXFP4 experts is 2**{int(weight.scales.max()) - 127}; the GPU's kernels take scales of up "
+                f"to 2**{_LARGEST_EXPONENT - 127}, and such weights are probably damaged."
+            )
     if deterministic:
         weights = weights._replace(rounds_inputs=False)
-    large = tuple(has_large_scales(weight) for weight in (weights.gate_up, weights.down))
-    return partial(packed_experts, weights=weights, spec=spec, has_large_scales=large, deterministic=deterministic)
-
-
-def has_large_scales(weight: PackedMatrices) -> bool:
-    """Whether 4-bit floats have scales beyond what the faster conversion takes; waits for the device."""
-    return weight.is_float4 and int(weight.scales.max()) > _LARGEST_EXPONENT
+    return partial(packed_experts, weights=weights, spec=spec)
 
 
 def packed_experts(
@@ -109,9 +116,6 @@ def packed_experts(
     shares: torch.Tensor,
     weights: PackedExperts,
     spec: ExpertSpec,
-    has_large_scales: tuple[bool, ...] = (False, False),
-    *,
-    deterministic: bool = False,
 ) -> torch.Tensor:
     """The weighted sum of each token's experts; see :data:`octavo.kernels.experts.ExpertsOp`."""
     if len(chosen) == 0:
@@ -119,18 +123,19 @@ def packed_experts(
     num_pairs = chosen.numel()
     is_rounded = rounds_inputs(weights, num_pairs)
     up, down = (
-        choose_tile(weight, num_pairs, is_gated=is_gated, is_rounded=is_rounded, deterministic=deterministic)
+        choose_tile(weight, num_pairs, is_gated=is_gated, is_rounded=is_rounded)
         for weight, is_gated in ((weights.gate_up, True), (weights.down, False))
     )
+    down = replace(down, block_m=up.block_m)  # they share the order of pairs
     order = order_pairs(chosen, len(weights.down.codes), up.block_m)
     inner = x.new_empty(num_pairs, weights.down.num_inputs)
     results = x.new_empty(num_pairs, x.shape[1])
-    for inputs, weight, bias, y, tile, own_spec, large in (
-        (x, weights.gate_up, weights.gate_up_bias, inner, up, spec, has_large_scales[0]),
-        (inner, weights.down, weights.down_bias, results, down, None, has_large_scales[1]),
+    for inputs, weight, bias, y, tile, own_spec in (
+        (x, weights.gate_up, weights.gate_up_bias, inner, up, spec),
+        (inner, weights.down, weights.down_bias, results, down, None),
     ):
         values, scales = round_inputs(inputs, weight.group) if is_rounded else (inputs, None)
-        packed_gemm(values, scales, weight, bias, shares, y, order, tile, own_spec, has_large_scales=large)
+        packed_gemm(values, scales, weight, bias, shares, y, order, tile, own_spec)
     return sum_pairs(results, shares, is_weighted=not spec.weighs_inputs)
 
 
@@ -144,8 +149,6 @@ def packed_gemm(
     order: PairOrder,
     tile: PackedTile,
     spec: ExpertSpec | None,
-    *,
-    has_large_scales: bool = False,
 ) -> None:
     """One GEMM for each expert's pairs.
 
@@ -156,7 +159,6 @@ def packed_gemm(
         shares: ``[T, K]`` float32, which weight the tokens if ``spec`` says so.
         y: written: with a ``spec`` ``[pairs, out / 2]`` after the activation and ordered by expert, otherwise
             ``[pairs, out]`` by the pairs' numbers.
-        has_large_scales: see :func:`has_large_scales`.
     """
     num_outputs, num_features = y.shape[1], weight.num_inputs
     group = 0 if has_one_group(weight) else weight.group
@@ -183,7 +185,6 @@ def packed_gemm(
         WEIGHS=spec is not None and spec.weighs_inputs,
         FORM=form,
         GROUP=group,
-        HAS_LARGE_SCALES=has_large_scales,
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,

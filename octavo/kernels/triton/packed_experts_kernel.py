@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from octavo.kernels.triton.experts_kernel import activate
-from octavo.kernels.triton.pair_unpack import unpack_bytes, unpack_floats, unpack_integers
+from octavo.kernels.triton.pair_unpack import INTEGER_SCALE, scale_floats, unpack_bytes, unpack_floats, unpack_integers
 from octavo.kernels.triton.scaled import _rounded
 
 
@@ -32,7 +32,6 @@ def packed_experts_kernel(
     WEIGHS: tl.constexpr,
     FORM: tl.constexpr,
     GROUP: tl.constexpr,
-    HAS_LARGE_SCALES: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -54,7 +53,6 @@ def packed_experts_kernel(
         row_bytes: of codes.
         FORM: ``float8``, ``int8``, ``int4`` or ``float4``.
         GROUP: inputs that share a scale; 0 if all do.
-        HAS_LARGE_SCALES: whether exponents of ``float4`` may be above 128.
         BLOCK_K: input features of a step: divides ``GROUP``, or of ``float4`` is a multiple of it.
     """
     GATED: tl.constexpr = ACTIVATION != "none"
@@ -102,8 +100,9 @@ def packed_experts_kernel(
             own_units = k // 32 + units if EVEN_K else tl.minimum(k // 32 + units, num_units - 1)
             packed = _load_packed(code_rows, own_units)
             exponents = tl.load(term_spots + own_units[None, :] * num_numbers)
-            low, high = unpack_floats(packed, exponents.to(tl.int32)[:, :, None], dtype, HAS_LARGE_SCALES)
+            low, high = unpack_floats(packed, exponents.to(tl.int32)[:, :, None], dtype)
             acc += one * tl.dot(_in_order(low, high, ROWS, BLOCK_K), x_tile.T, input_precision="ieee")
+        acc = scale_floats(acc, dtype)
     elif GROUP == 0:
         for k in tl.range(0, num_features, BLOCK_K, num_stages=STAGES):
             columns = k + tl.arange(0, BLOCK_K)
@@ -139,6 +138,8 @@ def packed_experts_kernel(
                 sums *= tl.load(x_spots + group, is_row, other=0.0)[None, :]
             acc += scale[:, None] * sums
             scale = tl.load(term_spots + next_group * num_numbers)
+    if FORM == "int4":
+        acc *= INTEGER_SCALE
     if GROUP == 0:
         acc *= tl.load(scales + first_term + numbers)[:, None]
         if IS_ROUNDED:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from octavo.errors import UnsupportedModelError
 from octavo.kernels.packed_experts import PackedExperts, PackedMatrices, PlainPackedExperts, round_inputs
 from octavo.kernels.scaled import FLOAT8
 from octavo.kernels.triton import packed_experts as packed
@@ -146,12 +147,15 @@ def test_other_tiles_compute_the_same(device: torch.device, name: str, block_m: 
 
 def test_large_scales(device: torch.device) -> None:
     weights = make(device, "mxfp4", bias=False)
-    weights.gate_up.scales[1, 2] = 140
+    weights.gate_up.scales[1, 2] = 160
     x, chosen, shares = tokens(device, 7)
-    x *= 1e-4
+    x *= 1e-9
     expected = PlainPackedExperts(weights, SILU)(x, chosen, shares)
     experts = packed.make_packed_experts(weights.gate_up.codes, weights, SILU)
     assert_near(experts(x, chosen, shares), expected, 1e-3)
+    weights.down.scales[0, 1] = 161
+    with pytest.raises(UnsupportedModelError, match=r"2\*\*34"):
+        packed.make_packed_experts(weights.gate_up.codes, weights, SILU)
 
 
 def test_no_tokens(device: torch.device) -> None:
