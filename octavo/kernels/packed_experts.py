@@ -1,9 +1,10 @@
 """Feed-forward experts whose weights stay quantised: small numbers in groups of inputs that share a scale.
 
 A weight is ``scales · (codes - zeros)``, or codes are 4-bit floats (MXFP4) and scales powers of two. Codes of 4 bits
-are packed in units of 32 inputs: byte ``j`` of a unit's 16 has the code of its input ``j`` in the low half and that of
-input ``j + 16`` in the high one. Codes of 8 bits lie one after another. Scales lie by group, so that a kernel reads
-those of neighbouring outputs together.
+are packed in units of 32 inputs: a byte of a unit's 16 has the code of an input ``j`` in its low half and that of input
+``j + 16`` in the high one. Of 16 neighbours, tensor cores take ``2t``, ``2t + 1``, ``2t + 8`` and ``2t + 9`` from a
+thread ``t``, so that their bytes lie together. Codes of 8 bits lie one after another. Scales lie by group, so that a
+kernel reads those of neighbouring outputs together.
 """
 
 from typing import NamedTuple
@@ -151,10 +152,10 @@ def round_inputs(x: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tenso
 def pack_units(codes: torch.Tensor) -> torch.Tensor:
     """``[..., in]`` uint8 of 4 bits → ``[..., in / 2]``."""
     low, high = codes.unflatten(-1, (-1, 2, UNIT // 2)).unbind(-2)
-    return (low | (high << 4)).flatten(-2)
+    return (low | (high << 4)).unflatten(-1, (2, 4, 2)).transpose(-3, -2).flatten(-4)
 
 
 def unpack_units(packed: torch.Tensor) -> torch.Tensor:
     """The inverse of :func:`pack_units`."""
-    units = packed.unflatten(-1, (-1, UNIT // 2))
+    units = packed.unflatten(-1, (-1, 4, 2, 2)).transpose(-3, -2).flatten(-3)
     return torch.stack((units & 15, units >> 4), -2).flatten(-3)

@@ -223,8 +223,12 @@ def _load_codes(code_rows, columns, num_features, EVEN_K: tl.constexpr):
 
 @triton.jit
 def _load_packed(code_rows, units):
-    """Bytes of two codes each, ``[ROWS, units, 16]``."""
-    return tl.load(code_rows[:, None, None] + units[None, :, None] * 16 + tl.arange(0, 16)[None, None, :])
+    """Bytes of two codes each, ``[ROWS, units, 16]``, from the order in which they are stored."""
+    ROWS: tl.constexpr = code_rows.shape[0]
+    UNITS: tl.constexpr = units.shape[0]
+    stored = tl.load(code_rows[:, None, None] + units[None, :, None] * 16 + tl.arange(0, 16)[None, None, :])
+    by_thread = tl.reshape(stored, (ROWS, UNITS, 4, 2, 2))
+    return tl.reshape(tl.permute(by_thread, (0, 1, 3, 2, 4)), (ROWS, UNITS, 16))
 
 
 @triton.jit
