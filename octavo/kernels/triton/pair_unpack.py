@@ -178,7 +178,7 @@ def unpack_floats(packed, exponents, dtype: tl.constexpr):
 
 @triton.jit
 def scale_floats(sums, dtype: tl.constexpr):
-    """Sums of what :func:`unpack_floats` returns: bfloat16 has the factors of 2⁻³² of the values, also for large scales."""
+    """Sums of what :func:`unpack_floats` returns: 2⁻³² of the values in bfloat16, which so has all factors."""
     if not _IS_INTERPRETED and dtype == tl.bfloat16:
         sums *= _FLOAT4_SCALE
     return sums
