@@ -127,15 +127,16 @@ class Experts(nn.Module):
         return matrix
 
     def _make_op(self) -> ExpertsOp:
-        biases = [None if bias is None else bias.data for bias in (self.gate_up_bias, self.down_bias)]
+        biases = (self.gate_up_bias, self.down_bias)
+        gate_up_bias, down_bias = (None if bias is None else bias.data for bias in biases)
         if isinstance(self._gate_up, PackedMatrix) and isinstance(self._down, PackedMatrix):
             rounds = self._form is not None and self._form.kind == "float8" and self._form.rounds_inputs
-            packed = PackedExperts(self._gate_up.tensors, self._down.tensors, *biases, rounds)
+            packed = PackedExperts(self._gate_up.tensors, self._down.tensors, gate_up_bias, down_bias, rounds)
             make_packed = make_packed_experts.reference if self.is_plain else make_packed_experts
             return make_packed(packed.gate_up.codes, packed, self.spec, deterministic=self._deterministic)
         tensors = self._gate_up.view(_ALL, _ALL), self._down.view(_ALL, _ALL)
         make = make_experts.reference if self.is_plain else make_experts
-        return make(tensors[0], ExpertWeights(*tensors, *biases), self.spec)
+        return make(tensors[0], ExpertWeights(*tensors, gate_up_bias, down_bias), self.spec)
 
     def _separate_slots(self, path: str, storage: SeparateExperts) -> Iterator[tuple[str, WeightSlot]]:
         num_experts, hidden, size = self.sizes

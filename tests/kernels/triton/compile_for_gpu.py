@@ -116,6 +116,9 @@ def main(case: str) -> None:
         ("full_attention", "sliding_attention") if architecture.startswith(("Gemma", "GptOss")) else ("full_attention",)
     )
     config = replace(tiny_config(architecture, windows, 5), head_dim=head_dim, hidden_size=64, intermediate_size=96)
+    experts = getattr(config.own, "experts", None)
+    if experts is not None and case.endswith(("float8", "int4", "int8", "mxfp4")):
+        config = replace(config, own=replace(config.own, experts=replace(experts, size=64)))  # a multiple of a unit
     torch.set_default_dtype(dtype)
     quantization: QuantizationConfig = Unquantized()
     if case.endswith("float8"):
@@ -136,6 +139,9 @@ def main(case: str) -> None:
                 module.terms = AttentionTerms(config.num_heads, Build(), has_sinks=True, slopes=slopes)
     scheme.linear = lambda weight, bias, **_: (SmallBatchLinear(weight, bias, deterministic=deterministic), False)
     bind(CPU, "cuda")
+    for parameter in model.parameters():
+        if parameter.dtype is torch.uint8:
+            parameter.zero_()  # not all bytes are scales
     finish(model)
     plan = TinyEngine(config, model, max_num_batched_tokens=1024, max_num_seqs=8).plan
     plan = replace(plan, dtype=str(dtype).removeprefix("torch."))
