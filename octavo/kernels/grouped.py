@@ -135,15 +135,15 @@ def unpack_codes(packed: torch.Tensor, unit: int) -> torch.Tensor:
 
 def round_weight(weight: torch.Tensor, form: Rounding, group: int) -> GroupedTensors:
     """A weight ``[out, in]`` rounded as ``docs/quantization.md`` defines it."""
-    parts = [_round_rows(rows, form, group) for rows in weight.split(max(1, _ROUNDED_AT_ONCE // weight.shape[1]))]
+    parts = [round_rows(rows, form, group) for rows in weight.split(max(1, _ROUNDED_AT_ONCE // weight.shape[1]))]
     codes, scales, zeros = (torch.cat(found) for found in zip(*parts, strict=True))
     if form == "int8":
         return GroupedTensors(codes, scales, None, 8)
     return GroupedTensors(pack_codes(codes, pack_unit(group)), scales, zeros if form == "int4" else None, 4)
 
 
-def _round_rows(weight: torch.Tensor, form: Rounding, group: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Codes ``[out, in]`` of whole bytes, scales and zeros of some rows."""
+def round_rows(weight: torch.Tensor, form: Rounding, group: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Some rows rounded as :func:`round_weight` does: codes ``[out, in]`` of whole bytes, scales and zeros."""
     groups = weight.float().unflatten(1, (-1, group))
     if form == "mxfp4":
         codes, scales = round_to_float4(groups)

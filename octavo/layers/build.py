@@ -12,8 +12,9 @@ from octavo.layers.weights import CheckpointNames
 from octavo.parallel import ONE_DEVICE, Section, TensorParallel
 from octavo.quantization.cache_format import CacheFormat
 from octavo.quantization.config import QuantizationConfig, Unquantized
-from octavo.quantization.grouped_weight import Layout
+from octavo.quantization.grouped_weight import GroupedForm, Layout
 from octavo.quantization.slot import SplitPairs, WeightPart
+from octavo.records.experts import ExpertStorage, SeparateExperts, StackedExperts
 
 Split = Literal["column", "row"]
 
@@ -52,6 +53,17 @@ class Build:
     def layout(self, path: str) -> Layout | None:
         """How checkpoints store a module's layer that is no layer of its own here, by its name within the model."""
         return self.quantization.layout(self.names.of(path))
+
+    def expert_form(self, storage: ExpertStorage, num_experts: int) -> GroupedForm | None:
+        """How the device keeps the experts of the module ``experts`` inside this one; None for the compute type."""
+        if isinstance(storage, SeparateExperts):
+            layers = (storage.gate, storage.up, storage.down)
+            names = [f"experts.{index}.{layer}" for index in range(num_experts) for layer in layers]
+        elif isinstance(storage, StackedExperts):
+            names = [storage.gate_up, storage.down]
+        else:
+            names = [storage.gate, storage.up, storage.down]
+        return self.quantization.expert_form(self.names.of(f"{self.prefix}{name}") for name in names)
 
     def linear(
         self,

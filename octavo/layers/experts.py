@@ -8,10 +8,12 @@ from torch import nn
 
 from octavo.kernels.experts import ExpertsOp, ExpertWeights, make_experts
 from octavo.kernels.float4 import MX_GROUP
+from octavo.kernels.packed_experts import UNIT, PackedExperts, make_packed_experts
 from octavo.layers.weights import sibling
 from octavo.parallel import TensorParallel
+from octavo.quantization.expert_matrices import ExpertMatrix, PackedMatrix, PlainMatrix, packs
 from octavo.quantization.float8_layout import Float8Layout, StackedFloat8Layout
-from octavo.quantization.grouped_weight import GroupedWeight, Layout
+from octavo.quantization.grouped_weight import GroupedForm, GroupedWeight, Layout
 from octavo.quantization.mxfp4 import scale_numbers, unpack
 from octavo.quantization.pending import PendingTensors
 from octavo.quantization.slot import WeightSlot
@@ -28,13 +30,17 @@ class Experts(nn.Module):
         intermediate_size: ``I`` of the whole model.
         storage: how the checkpoint stores them.
         bias: whether their layers have biases.
-        layouts: how the checkpoint stores the layers of a name, which are expanded as they are loaded; None for values.
+        layouts: how the checkpoint stores the layers of a name; None for values.
+        form: how the device keeps them; None for the compute type, as where their sizes do not suit.
+        deterministic: whether a token's bits must not depend on the other tokens.
 
     Attributes:
         is_plain: whether they are computed by PyTorch's operations, whatever kernels the device has.
     """
 
     is_plain = False
+    gate_up_proj: nn.Parameter
+    down_proj: nn.Parameter
 
     def __init__(
         self,
@@ -47,21 +53,39 @@ class Experts(nn.Module):
         *,
         bias: bool = False,
         layouts: Callable[[str], Layout | None] = lambda name: None,
+        form: GroupedForm | None = None,
+        deterministic: bool = False,
     ) -> None:
         super().__init__()
         self.spec = spec
+        self.sizes = num_experts, hidden_size, intermediate_size
         self._layouts = layouts
         self._storage = storage
         self._tensor_parallel = tensor_parallel
+        self._deterministic = deterministic
         self._op: ExpertsOp | None = None
         self._has_new_weights = True
-        self._size = intermediate_size
-        self._own = tensor_parallel.share(intermediate_size, "outputs of an expert")
+        shapes = (2 * intermediate_size, hidden_size), (hidden_size, intermediate_size)
+        can_pack = form is not None and intermediate_size % UNIT == 0 and all(packs(form, *shape) for shape in shapes)
+        self._form = form if can_pack else None
+        self._own = self._share(intermediate_size)
         own_size = len(self._own)
-        self.gate_up_proj = _parameter(num_experts, 2 * own_size, hidden_size)
-        self.down_proj = _parameter(num_experts, hidden_size, own_size)
+        self._gate_up = self._matrix("gate_up_proj", 2 * own_size, range(hidden_size), hidden_size)
+        self._down = self._matrix("down_proj", hidden_size, self._own, intermediate_size)
         self.gate_up_bias = _parameter(num_experts, 2 * own_size) if bias else None
         self.down_bias = _parameter(num_experts, hidden_size) if bias else None
+
+    @property
+    def stored_as(self) -> str:
+        """The format of the weights in memory, for the plan; empty for their type."""
+        return self._gate_up.stored_as
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of weights and biases on this device, however they are stored."""
+        num_experts, hidden, _ = self.sizes
+        biases = sum(bias.numel() for bias in (self.gate_up_bias, self.down_bias) if bias is not None)
+        return num_experts * 3 * len(self._own) * hidden + biases
 
     def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
         """See :class:`octavo.layers.weights.HasSlots`."""
@@ -75,9 +99,7 @@ class Experts(nn.Module):
     def finish_weights(self) -> None:
         """See :class:`octavo.layers.weights.Finishable`."""
         if self._has_new_weights:
-            tensors = (self.gate_up_proj.data, self.down_proj.data, self.gate_up_bias, self.down_bias)
-            make = make_experts.reference if self.is_plain else make_experts
-            self._op = make(self.gate_up_proj.data, ExpertWeights(*tensors), self.spec)
+            self._op = self._make_op()
             self._has_new_weights = False
 
     def forward(self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
@@ -86,25 +108,60 @@ class Experts(nn.Module):
         y = self._op(x, chosen, shares)
         return y if self._tensor_parallel.size == 1 else self._tensor_parallel.all_reduce(y)
 
+    def _share(self, size: int) -> range:
+        """This device's part of the experts' intermediate size; of packed ones, in whole units of codes."""
+        if self._form is None:
+            return self._tensor_parallel.share(size, "outputs of an expert")
+        num_units, rank, num_ranks = size // UNIT, self._tensor_parallel.rank, self._tensor_parallel.size
+        return range(rank * num_units // num_ranks * UNIT, (rank + 1) * num_units // num_ranks * UNIT)
+
+    def _matrix(self, name: str, num_outputs: int, inputs: range, in_features: int) -> ExpertMatrix:
+        """The memory of a GEMM's weights, registered as parameters whose names begin so."""
+        matrix: ExpertMatrix
+        if self._form is None:
+            matrix = PlainMatrix(self.sizes[0], num_outputs, len(inputs))
+        else:
+            matrix = PackedMatrix(self._form, self.sizes[0], num_outputs, inputs, in_features)
+        for end, parameter in matrix.parameters.items():
+            self.register_parameter(name + end, parameter)
+        return matrix
+
+    def _make_op(self) -> ExpertsOp:
+        biases = (self.gate_up_bias, self.down_bias)
+        gate_up_bias, down_bias = (None if bias is None else bias.data for bias in biases)
+        if isinstance(self._gate_up, PackedMatrix) and isinstance(self._down, PackedMatrix):
+            rounds = self._form is not None and self._form.kind == "float8" and self._form.rounds_inputs
+            packed = PackedExperts(self._gate_up.tensors, self._down.tensors, gate_up_bias, down_bias, rounds)
+            make_packed = make_packed_experts.reference if self.is_plain else make_packed_experts
+            return make_packed(packed.gate_up.codes, packed, self.spec, deterministic=self._deterministic)
+        tensors = self._gate_up.view(_ALL, _ALL), self._down.view(_ALL, _ALL)
+        make = make_experts.reference if self.is_plain else make_experts
+        return make(tensors[0], ExpertWeights(*tensors, gate_up_bias, down_bias), self.spec)
+
     def _separate_slots(self, path: str, storage: SeparateExperts) -> Iterator[tuple[str, WeightSlot]]:
-        size, hidden = self._size, self.gate_up_proj.shape[2]
-        rows = slice(self._own.start, self._own.stop)
-        for index, (gate_up, down) in enumerate(zip(self.gate_up_proj.data, self.down_proj.data, strict=True)):
-            gate, up = gate_up.chunk(2)
-            for name, view, shape, source in (
-                (storage.gate, gate, (size, hidden), (rows,)),
-                (storage.up, up, (size, hidden), (rows,)),
-                (storage.down, down, (hidden, size), (_ALL, rows)),
+        num_experts, hidden, size = self.sizes
+        gate, up = self._halves
+        own = slice(self._own.start, self._own.stop)
+        for index in range(num_experts):
+            for name, matrix, rows, shape, part in (
+                (storage.gate, self._gate_up, gate, (size, hidden), (own, _ALL)),
+                (storage.up, self._gate_up, up, (size, hidden), (own, _ALL)),
+                (storage.down, self._down, slice(0, hidden), (hidden, size), (_ALL, own)),
             ):
-                is_whole = len(self._own) == size
-                layer, own = f"{path}.{index}.{name}", () if is_whole else source
+                layer, source = f"{path}.{index}.{name}", () if len(self._own) == size else part
                 layout = self._layouts(layer)
                 if layout is None:
-                    yield f"{layer}.weight", WeightSlot(view, (shape,), own)
+                    yield f"{layer}.weight", matrix.slot(index, rows, (shape,), source)
                 else:
-                    pending = PendingTensors(layout, shape, partial(_store_values, view, own))
+                    pending = PendingTensors(layout, shape, partial(_store, matrix, index, rows, source))
+                    view = matrix.view(index, rows)
                     yield from ((f"{layer}.{leaf}", slot) for leaf, slot in pending.slots(view))
         yield from self._separate_bias_slots(path, storage)
+
+    @property
+    def _halves(self) -> tuple[slice, slice]:
+        """The outputs of the gates, and of the up projections."""
+        return slice(0, len(self._own)), slice(len(self._own), 2 * len(self._own))
 
     def _separate_bias_slots(self, path: str, storage: SeparateExperts) -> Iterator[tuple[str, WeightSlot]]:
         if self.gate_up_bias is None or self.down_bias is None:
@@ -112,70 +169,85 @@ class Experts(nn.Module):
         rows = (slice(self._own.start, self._own.stop),)
         for index, (gate_up, down) in enumerate(zip(self.gate_up_bias.data, self.down_bias.data, strict=True)):
             for name, view in zip((storage.gate, storage.up), gate_up.chunk(2), strict=True):
-                yield f"{path}.{index}.{name}.bias", WeightSlot(view, ((self._size,),), rows)
+                yield f"{path}.{index}.{name}.bias", WeightSlot(view, ((self.sizes[2],),), rows)
             yield f"{path}.{index}.{storage.down}.bias", WeightSlot(down, transform=self._down_bias_transform)
 
     def _row_slots(self, path: str, storage: RowExperts) -> Iterator[tuple[str, WeightSlot]]:
-        num_experts, size, hidden = len(self.down_proj), self._size, self.down_proj.shape[1]
+        num_experts, hidden, size = self.sizes
         rows = torch.arange(num_experts * size, device="cpu").view(num_experts, size)
         source = () if len(self._own) == size else (rows[:, self._own.start : self._own.stop].flatten(),)
         shapes = ((num_experts * size, hidden),)
-        gate, up = self.gate_up_proj.data.chunk(2, 1)
-        yield sibling(path, storage.gate), WeightSlot(gate, shapes, source)
-        yield sibling(path, storage.up), WeightSlot(up, shapes, source)
-        yield sibling(path, storage.down), WeightSlot(self.down_proj.data, shapes, source, self._as_down)
+        for name, half in zip((storage.gate, storage.up), self._halves, strict=True):
+            yield sibling(path, name), self._gate_up.slot(_ALL, half, shapes, source, self._by_expert)
+        yield sibling(path, storage.down), self._down.slot(_ALL, slice(0, hidden), shapes, source, self._as_down)
+
+    def _by_expert(self, rows: torch.Tensor) -> torch.Tensor:
+        """``[E · I, hidden] → [E, I, hidden]``."""
+        return rows.unflatten(0, (self.sizes[0], -1))
 
     def _as_down(self, rows: torch.Tensor) -> torch.Tensor:
         """``[E · I, hidden] → [E, hidden, I]``."""
-        return _transpose(rows.unflatten(0, (len(self.down_proj), -1)))
+        return _transpose(self._by_expert(rows))
 
     def _stacked_slots(self, path: str, storage: StackedExperts) -> Iterator[tuple[str, WeightSlot]]:
-        num_experts, _, hidden = self.gate_up_proj.shape
-        size, is_transposed = self._size, storage.is_transposed
+        num_experts, hidden, size = self.sizes
+        is_transposed, inputs = storage.is_transposed, slice(self._own.start, self._own.stop)
         layout = self._layouts(sibling(path, storage.gate_up))
-        if isinstance(layout, Float8Layout) and layout.has_blocks and not is_transposed:
+        if storage.is_mxfp4:
+            yield from self._mxfp4_slots(path, storage)
+        elif isinstance(layout, Float8Layout) and layout.has_blocks and not is_transposed:
             yield from self._float8_slots(path, storage, layout)
-            return
-        outer = (num_experts, hidden, 2 * size) if is_transposed else (num_experts, 2 * size, hidden)
-        inner = (num_experts, size, hidden) if is_transposed else (num_experts, hidden, size)
-        turn = _transpose if is_transposed else None
-        for half, view in enumerate(self.gate_up_proj.data.chunk(2, 1)):
-            outputs = self._half(half, storage)
-            source = (_ALL, _ALL, outputs) if is_transposed else (_ALL, outputs)
-            yield sibling(path, storage.gate_up), WeightSlot(view, (outer,), source, turn)
-        inputs = slice(self._own.start, self._own.stop)
-        source = (_ALL, inputs) if is_transposed else (_ALL, _ALL, inputs)
-        yield sibling(path, storage.down), WeightSlot(self.down_proj.data, (inner,), source, turn)
+        else:
+            outer = (num_experts, hidden, 2 * size) if is_transposed else (num_experts, 2 * size, hidden)
+            inner = (num_experts, size, hidden) if is_transposed else (num_experts, hidden, size)
+            turn = _transpose if is_transposed else None
+            for half, rows in enumerate(self._halves):
+                outputs = self._half(half, storage)
+                source = (_ALL, _ALL, outputs) if is_transposed else (_ALL, outputs)
+                yield sibling(path, storage.gate_up), self._gate_up.slot(_ALL, rows, (outer,), source, turn)
+            source = (_ALL, inputs) if is_transposed else (_ALL, _ALL, inputs)
+            yield sibling(path, storage.down), self._down.slot(_ALL, slice(0, hidden), (inner,), source, turn)
         yield from self._bias_slots(path, storage)
+
+    def _mxfp4_slots(self, path: str, storage: StackedExperts) -> Iterator[tuple[str, WeightSlot]]:
+        """The slots of gpt-oss's tensors, where the device keeps them so."""
+        num_experts, hidden, size = self.sizes
+        assert isinstance(self._gate_up, PackedMatrix) and isinstance(self._down, PackedMatrix), "see Mxfp4Experts"
+        name, shape = sibling(path, storage.gate_up), (num_experts, 2 * size, hidden)
+        for half, rows in enumerate(self._halves):
+            yield from self._gate_up.mxfp4_slots(name, rows, shape, self._half(half, storage), slice(0, hidden))
+        name, shape = sibling(path, storage.down), (num_experts, hidden, size)
+        own = slice(self._own.start, self._own.stop)
+        yield from self._down.mxfp4_slots(name, slice(0, hidden), shape, _ALL, own)
 
     def _float8_slots(
         self, path: str, storage: StackedExperts, blocks: Float8Layout
     ) -> Iterator[tuple[str, WeightSlot]]:
         """The slots of stacked float8 values with scales per block."""
-        num_experts, _, hidden = self.gate_up_proj.shape
-        for name, view, shape, store in (
-            (storage.gate_up, self.gate_up_proj.data, (2 * self._size, hidden), self._store_gate_up),
-            (storage.down, self.down_proj.data, (hidden, self._size), self._store_down),
+        num_experts, hidden, size = self.sizes
+        for name, matrix, shape, store in (
+            (storage.gate_up, self._gate_up, (2 * size, hidden), self._store_gate_up),
+            (storage.down, self._down, (hidden, size), self._store_down),
         ):
             layout = StackedFloat8Layout(blocks, num_experts)
             pending = PendingTensors(layout, shape, partial(store, storage))
+            view = matrix.view(_ALL, _ALL)
             yield from ((sibling(path, f"{name}{leaf}"), slot) for leaf, slot in pending.slots(view))
-        yield from self._bias_slots(path, storage)
 
     def _store_gate_up(self, storage: StackedExperts, weight: GroupedWeight) -> None:
-        for own, expert in zip(self.gate_up_proj.data, weight.of_rows(2 * self._size), strict=True):
-            values = expert.values()
-            for half, view in enumerate(own.chunk(2)):
-                view.copy_(values[self._half(half, storage)])
+        for index, expert in enumerate(weight.of_rows(2 * self.sizes[2])):
+            for half, rows in enumerate(self._halves):
+                self._gate_up.store(index, rows, expert, (self._half(half, storage), _ALL))
 
     def _store_down(self, storage: StackedExperts, weight: GroupedWeight) -> None:
-        for own, expert in zip(self.down_proj.data, weight.of_rows(self.down_proj.shape[1]), strict=True):
-            own.copy_(expert.values()[:, self._own.start : self._own.stop])
+        hidden = self.sizes[1]
+        for index, expert in enumerate(weight.of_rows(hidden)):
+            self._down.store(index, slice(0, hidden), expert, (_ALL, slice(self._own.start, self._own.stop)))
 
     def _bias_slots(self, path: str, storage: StackedExperts) -> Iterator[tuple[str, WeightSlot]]:
         if self.gate_up_bias is None or self.down_bias is None:
             return
-        shape = (len(self.gate_up_bias), 2 * self._size)
+        shape = (len(self.gate_up_bias), 2 * self.sizes[2])
         for half, view in enumerate(self.gate_up_bias.data.chunk(2, 1)):
             source = (_ALL, self._half(half, storage))
             yield sibling(path, f"{storage.gate_up}_bias"), WeightSlot(view, (shape,), source)
@@ -191,7 +263,7 @@ class Experts(nn.Module):
         own = self._own
         if storage.is_interleaved:
             return slice(2 * own.start + half, 2 * own.stop, 2)
-        return slice(half * self._size + own.start, half * self._size + own.stop)
+        return slice(half * self.sizes[2] + own.start, half * self.sizes[2] + own.stop)
 
 
 class Mxfp4Experts(Experts):
@@ -207,8 +279,16 @@ class Mxfp4Experts(Experts):
         self._has_new_weights = True
         storage = self._storage
         assert isinstance(storage, StackedExperts)
+        if not isinstance(self._gate_up, PlainMatrix):
+            return super().weight_slots(path)
+        return self._expanded_slots(path, storage)
+
+    def _expanded_slots(self, path: str, storage: StackedExperts) -> Iterator[tuple[str, WeightSlot]]:
         num_experts, _, hidden = self.gate_up_proj.shape
-        outer, inner = (num_experts, 2 * self._size, hidden // MX_GROUP), (num_experts, hidden, self._size // MX_GROUP)
+        outer, inner = (
+            (num_experts, 2 * self.sizes[2], hidden // MX_GROUP),
+            (num_experts, hidden, self.sizes[2] // MX_GROUP),
+        )
         if self._scales is None:
             empty = partial(torch.empty, dtype=torch.uint8, device=self.gate_up_proj.device)
             self._scales = empty(outer), empty(inner)
@@ -242,8 +322,8 @@ class Mxfp4Experts(Experts):
         return self._unpack(blocks)[..., self._own.start : self._own.stop]
 
 
-def _store_values(view: torch.Tensor, source: tuple[slice, ...], weight: GroupedWeight) -> None:
-    view.copy_(weight.values()[source])
+def _store(matrix: ExpertMatrix, expert: int, rows: slice, source: tuple[slice, ...], weight: GroupedWeight) -> None:
+    matrix.store(expert, rows, weight, source)
 
 
 def _parameter(*shape: int) -> nn.Parameter:

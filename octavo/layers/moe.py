@@ -157,6 +157,8 @@ def sparse_mlp(config: ModelConfig, fields: ExpertFields, build: Build) -> Spars
         build.tensor_parallel,
         bias=fields.has_bias,
         layouts=build.layout,
+        form=build.expert_form(storage, routing.num_experts - fields.num_identity),
+        deterministic=build.quantization.plain.deterministic,
     )
     shared = None
     if fields.shared_size:

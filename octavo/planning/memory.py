@@ -9,6 +9,7 @@ from octavo.execution.graphs import ladder
 from octavo.hub.model_config import ModelConfig
 from octavo.kernels.indexer import MAX_SCORES
 from octavo.layers.build import Build
+from octavo.layers.experts import Experts
 from octavo.layers.indexer import Indexer
 from octavo.layers.moe import SparseMLP
 from octavo.layers.rotary import PositionTables
@@ -115,11 +116,16 @@ def model_size(
 
 
 def _count_parameters(model: nn.Module) -> int:
-    """Number of parameters, those of linear layers by their sizes: a packed weight has fewer elements, and scales."""
+    """Number of parameters, those of linear layers by their sizes: a packed weight has fewer elements, and scales.
+
+    So it is with experts.
+    """
     layers = [module for module in model.modules() if isinstance(module, LinearWeights) and _has_weight(module)]
-    stored = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    experts = [module for module in model.modules() if isinstance(module, Experts)]
+    stored = {id(parameter) for module in (*layers, *experts) for parameter in module.parameters()}
     others = sum(parameter.numel() for parameter in model.parameters() if id(parameter) not in stored)
     biases = sum(layer.bias.numel() for layer in layers if layer.bias is not None)
+    others += sum(module.num_parameters for module in experts)
     return others + biases + sum(layer.in_features * layer.out_features for layer in layers)
 
 
@@ -133,7 +139,7 @@ def _routed_parameters(model: nn.Module) -> RoutedParameters | None:
     if not layers:
         return None
     routing = layers[0].gate.routing
-    num_parameters = sum(parameter.numel() for layer in layers for parameter in layer.experts.parameters())
+    num_parameters = sum(layer.experts.num_parameters for layer in layers)
     return RoutedParameters(num_parameters, routing.num_experts, routing.num_chosen)
 
 

@@ -34,12 +34,19 @@ def weight_groups(model: nn.Module, *, is_tied: bool) -> tuple[WeightGroup, ...]
             if parameter.numel() == 0 or id(parameter) in counted:
                 continue
             counted.add(id(parameter))
-            stored = module.scheme.stored_as if isinstance(module, LinearWeights) and name != "bias" else ""
+            stored = "" if name.endswith("bias") else _format(module)
             group = found.setdefault((purpose, stored or str(parameter.dtype).removeprefix("torch.")), [0, 0])
             group[0] += parameter.nbytes
             group[1] += round(parameter.nbytes * read)
     groups = [WeightGroup(*key, *sizes) for key, sizes in found.items()]
     return tuple(sorted(groups, key=lambda group: -group.num_bytes))
+
+
+def _format(module: nn.Module) -> str:
+    """How a module's weights are stored; empty for their type."""
+    if isinstance(module, Experts):
+        return module.stored_as
+    return module.scheme.stored_as if isinstance(module, LinearWeights) else ""
 
 
 def _purposes(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -1,12 +1,12 @@
 """Which scheme each linear layer of a model has."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from octavo.errors import UnsupportedModelError
 from octavo.quantization.float8 import Float8Scheme, Source
-from octavo.quantization.grouped_weight import Layout
+from octavo.quantization.grouped_weight import GroupedForm, Layout
 from octavo.quantization.scheme import LinearScheme, PlainScheme
 from octavo.quantization.stored import (
     ExpandedScheme,
@@ -84,6 +84,15 @@ class QuantizationConfig(ABC):
         Experts, which are stored together, are read so.
         """
         return None
+
+    def expert_form(self, names: Iterable[str]) -> GroupedForm | None:
+        """How the device keeps the experts of a layer; None for the compute type.
+
+        Args:
+            names: of the layers of all of them, which are kept alike.
+        """
+        forms = {self.scheme(name).expert_form for name in names}
+        return forms.pop() if len(forms) == 1 else None
 
     @property
     def has_float8(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 
 from octavo.kernels import FLOAT8, LinearOp, float8_linear, quantize_rows
+from octavo.quantization.grouped_weight import GroupedForm
 from octavo.quantization.scheme import LinearScheme, LinearWeights, empty_parameter
 from octavo.quantization.slot import WeightPart, WeightSlot
 
@@ -36,6 +37,10 @@ class Float8Scheme(LinearScheme):
     deterministic: bool = False
     weight_name: str = "weight"
     scale_name: str = "weight_scale"
+
+    @property
+    def expert_form(self) -> GroupedForm | None:
+        return GroupedForm(8, -1, kind="float8", rounds_inputs=True) if self.is_native else None
 
     def create(self, module: LinearWeights, *, bias: bool) -> None:
         module.register_parameter("weight", self._empty_weight(module))

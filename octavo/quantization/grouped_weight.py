@@ -99,6 +99,14 @@ class GroupedWeight:
             self.order,
         )
 
+    def in_groups_of(self, group: int) -> "GroupedWeight":
+        """The same weight with smaller groups, of which the present ones have whole numbers."""
+        if group >= self.group:
+            return self
+        count = self.group // group
+        zeros = self.zeros.repeat_interleave(count, 1) if isinstance(self.zeros, torch.Tensor) else self.zeros
+        return replace(self, scales=self.scales.repeat_interleave(count, 1), group=group, zeros=zeros)
+
     def values(self) -> torch.Tensor:
         """The weight itself, ``[out, in]`` float32, its inputs in the checkpoint's order."""
         num_inputs = self.codes.shape[1]

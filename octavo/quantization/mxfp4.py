@@ -1,9 +1,9 @@
 """MXFP4, the format of gpt-oss's experts: 4-bit floats in blocks of 32 with a power of two each (OCP MX 1.0).
 
-Experts are expanded as they are loaded; all other weights of such checkpoints are not quantised.
+All other weights of such checkpoints are not quantised.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,24 +11,34 @@ import torch
 
 from octavo.kernels.float4 import MX_GROUP, float4_values, powers_of_two
 from octavo.quantization.config import QuantizationConfig, SchemeOptions
+from octavo.quantization.grouped_weight import GroupedForm
 from octavo.quantization.scheme import LinearScheme
 
 
 @dataclass(frozen=True, slots=True)
-class ExpandedMxfp4(QuantizationConfig):
-    """Linear layers of a checkpoint whose experts alone are quantised."""
+class Mxfp4Config(QuantizationConfig):
+    """Linear layers of a checkpoint whose experts alone are quantised.
+
+    Attributes:
+        keeps_experts: whether the device keeps them so; otherwise they are expanded as they are loaded.
+    """
+
+    keeps_experts: bool = False
 
     @property
     def description(self) -> str:
-        return "mxfp4 experts, expanded at load"
+        return f"mxfp4 experts, {'unpacked in each GEMM' if self.keeps_experts else 'expanded at load'}"
+
+    def expert_form(self, names: Iterable[str]) -> GroupedForm | None:
+        return GroupedForm(4, MX_GROUP, kind="mxfp4") if self.keeps_experts else None
 
     def scheme(self, name: str) -> LinearScheme:
         return self.plain
 
 
-def parse_mxfp4(fields: Mapping[str, Any], options: SchemeOptions) -> ExpandedMxfp4:
+def parse_mxfp4(fields: Mapping[str, Any], options: SchemeOptions) -> Mxfp4Config:
     """Read ``quantization_config`` of the method ``mxfp4``; it says nothing that the names of tensors do not."""
-    return ExpandedMxfp4(options.plain)
+    return Mxfp4Config(options.plain, options.has_groups and not options.expands)
 
 
 def unpack(blocks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

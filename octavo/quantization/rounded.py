@@ -7,12 +7,14 @@ compute type (:class:`RoundedValues`), so that they compute the same.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 
 from octavo.kernels import LinearOp
 from octavo.kernels.float4 import MX_GROUP
 from octavo.kernels.grouped import GroupedTensors, Rounding, can_pack, dequantize, grouped_linear, round_weight
+from octavo.quantization.grouped_weight import GroupedForm
 from octavo.quantization.scheme import LinearScheme, LinearWeights, PlainScheme, empty_parameter
 from octavo.quantization.slot import WeightPart, WeightSlot
 
@@ -36,6 +38,11 @@ class RoundedScheme(LinearScheme):
     @property
     def stored_as(self) -> str:
         return self.format
+
+    @property
+    def expert_form(self) -> GroupedForm | None:
+        kind: Literal["integer", "mxfp4"] = "mxfp4" if self.format == "mxfp4" else "integer"
+        return GroupedForm(self.bits, self.group, has_zeros=self.format == "int4", kind=kind)
 
     @property
     def group(self) -> int:

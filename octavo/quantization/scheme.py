@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from octavo.kernels import LinearOp, linear
+from octavo.quantization.grouped_weight import GroupedForm
 from octavo.quantization.slot import WeightPart, WeightSlot
 
 
@@ -55,6 +56,11 @@ class LinearScheme(ABC):
     def stored_as(self) -> str:
         """The format of the weights in memory, for the plan; empty for their type."""
         return ""
+
+    @property
+    def expert_form(self) -> GroupedForm | None:
+        """How the device keeps experts whose layers have this scheme; None for the compute type."""
+        return None
 
     @property
     def may_merge(self) -> bool:

@@ -8,7 +8,7 @@ multiply them as they are (:class:`Int8Scheme`), and what none can do is expande
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -26,6 +26,7 @@ from octavo.kernels.grouped import (
     pack_unit,
 )
 from octavo.quantization.blocks import BlockScheme, pack_blocks
+from octavo.quantization.float8_layout import Float8Layout
 from octavo.quantization.grouped_weight import GroupedForm, GroupedWeight, Layout
 from octavo.quantization.pending import PendingTensors
 from octavo.quantization.scheme import LinearScheme, LinearWeights, PlainScheme, empty_parameter
@@ -141,6 +142,11 @@ class PackedScheme(_GroupedScheme):
         return "unpacked in each GEMM"
 
     @property
+    def expert_form(self) -> GroupedForm | None:
+        rounds_inputs = isinstance(self.layout, Float8Layout) and self.layout.rounds_inputs
+        return replace(self.form, rounds_inputs=rounds_inputs)
+
+    @property
     def stored_as(self) -> str:
         return f"int{self.form.bits}" if self.form.kind == "integer" else self.form.kind
 
@@ -196,6 +202,10 @@ class Int8Scheme(_GroupedScheme):
 
     Where the inputs are divided over devices, each rounds its own part of an activation, with a scale of its own.
     """
+
+    @property
+    def expert_form(self) -> GroupedForm | None:
+        return self.form
 
     @property
     def kept_as(self) -> str:

@@ -13,6 +13,8 @@ from tiny_checkpoints import Checkpoint
 from transformers import GptOssConfig, GptOssForCausalLM
 
 from octavo import LLM, SamplingParams
+from octavo.layers.experts import Experts
+from octavo.platforms.cpu import CpuPlatform
 
 PARAMS = SamplingParams(temperature=0, max_tokens=12, logprobs=3, prompt_logprobs=3, detokenize=False, ignore_eos=True)
 PROMPTS = [{"prompt_token_ids": [5, 6, 7]}, {"prompt_token_ids": list(range(20, 60))}]
@@ -51,12 +53,30 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return plain, packed
 
 
-def test_packed_experts(folders: tuple[Path, Path], start: Callable[..., LLM]) -> None:
-    expected, found = (start(Checkpoint(None, folder)).generate(PROMPTS, PARAMS) for folder in folders)  # type: ignore[arg-type]
+@pytest.mark.parametrize("stays", [False, True], ids=["expanded", "kept"])
+def test_packed_experts(
+    folders: tuple[Path, Path], start: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch, *, stays: bool
+) -> None:
+    """Whether they are expanded at load, or stay as they are on a device whose kernels take them."""
+    expected = start(Checkpoint(None, folders[0]), device="cpu").generate(PROMPTS, PARAMS)  # type: ignore[arg-type]
+    monkeypatch.setattr(CpuPlatform, "has_groups", lambda self: stays)
+    # Without the method's name, float32 asks for expanded weights.
+    packed = start(Checkpoint(None, folders[1]), device="cpu", quantization="mxfp4" if stays else None)  # type: ignore[arg-type]
+    (formats,) = packed.apply_model(
+        lambda model: {module.stored_as for module in model.modules() if isinstance(module, Experts)}
+    )
+    assert formats == {"mxfp4" if stays else ""}
+    found = packed.generate(PROMPTS, PARAMS)
     for one, other in zip(expected, found, strict=True):
         assert one.outputs[0].token_ids == other.outputs[0].token_ids
-        assert one.prompt_logprobs == other.prompt_logprobs
-        assert one.outputs[0].logprobs == other.outputs[0].logprobs
+        for entries, others in zip(
+            [*one.prompt_logprobs[1:], *one.outputs[0].logprobs],
+            [*other.prompt_logprobs[1:], *other.outputs[0].logprobs],
+            strict=True,
+        ):
+            assert {token: entry.logprob for token, entry in entries.items()} == pytest.approx(
+                {token: entry.logprob for token, entry in others.items()}, abs=1e-5 if stays else 0
+            )
 
 
 def test_dummy_weights(folders: tuple[Path, Path], start: Callable[..., LLM]) -> None:

@@ -111,8 +111,10 @@ def test_weights_are_grouped_by_purpose_and_format(tie_word_embeddings: bool) ->
     }
     size = model_size(parse_config(raw), torch.bfloat16, rounded_quantization("int4", SchemeOptions()))
     groups = {(group.purpose, group.format): (group.num_bytes, group.num_read) for group in size.weights}
-    experts, embedding = 2 * 2 * 8 * 3 * 128 * 64, 2 * 100 * 128
-    assert groups["experts", "bfloat16"] == (experts, experts // 4)
+    experts, embedding = 2 * 8 * 3 * 128 * 64, 2 * 100 * 128
+    num_groups = 2 * 8 * (2 * 64 + 128)  # of 128 and 64 inputs
+    packed = experts // 2 + num_groups * 5
+    assert groups["experts", "int4"] == (packed, packed // 4)
     assert groups["embeddings", "bfloat16"] == (embedding, embedding * tie_word_embeddings)
     attention = 2 * (128 * (128 + 2 * 64) + 128 * 128)  # 4 bits, a scale and a zero per 128 inputs
     assert groups["attention", "int4"] == (attention // 2 + attention // 128 * 5,) * 2

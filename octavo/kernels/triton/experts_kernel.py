@@ -190,7 +190,7 @@ def experts_kernel(
         if GATED:
             up += tl.load(bias + first_row + num_outputs + n, is_output, other=0.0).to(tl.float32)[:, None]
     if GATED:
-        gate = _activate(gate, up, alpha, limit, ACTIVATION)
+        gate = activate(gate, up, alpha, limit, ACTIVATION)
     targets = places if GATED else own
     spots = y + targets.to(tl.int64)[None, :] * num_outputs + n[:, None]
     tl.store(spots, gate.to(y.dtype.element_ty), is_row[None, :] & is_output[:, None])
@@ -223,7 +223,7 @@ def sum_kernel(
 
 
 @triton.jit
-def _activate(gate, up, alpha, limit, ACTIVATION: tl.constexpr):
+def activate(gate, up, alpha, limit, ACTIVATION: tl.constexpr):
     """An expert's activation in float32; see :class:`octavo.records.experts.ExpertSpec`."""
     slope = gate
     if ACTIVATION == "clamped_swiglu":

@@ -2,7 +2,7 @@
 
 import torch
 
-from octavo.kernels import basic, experts, grouped, routing, scaled, state_space
+from octavo.kernels import basic, experts, grouped, packed_experts, routing, scaled, state_space
 from octavo.kernels.attention import attention_backend
 from octavo.kernels.indexer import choose_tokens
 from octavo.kernels.latent_attention import latent_attention, store_latent
@@ -13,6 +13,7 @@ from octavo.kernels.triton import experts as triton_experts
 from octavo.kernels.triton import grouped as triton_grouped
 from octavo.kernels.triton import indexer as triton_indexer
 from octavo.kernels.triton import latent_attention as triton_latent
+from octavo.kernels.triton import packed_experts as triton_packed_experts
 from octavo.kernels.triton import routing as triton_routing
 from octavo.kernels.triton import scaled as triton_scaled
 from octavo.kernels.triton.attention import TritonAttention
@@ -36,6 +37,7 @@ scaled.float8_linear.register("cuda")(triton_scaled.float8_linear)
 scaled.int8_linear.register("cuda")(triton_scaled.int8_linear)
 grouped.grouped_linear.register("cuda")(triton_grouped.grouped_linear)
 experts.make_experts.register("cuda")(triton_experts.make_experts)
+packed_experts.make_packed_experts.register("cuda")(triton_packed_experts.make_packed_experts)
 routing.make_logits.register("cuda")(triton_routing.make_logits)
 routing.make_router.register("cuda")(triton_routing.make_router)
 routing.sigmoid.register("cuda")(torch.sigmoid)

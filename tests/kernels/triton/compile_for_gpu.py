@@ -62,6 +62,10 @@ CASES: dict[str, tuple[str, torch.dtype, int, bool]] = {
     "llama-bfloat16-int8": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-mxfp4": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "qwen3-moe-bfloat16": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
+    "qwen3-moe-bfloat16-float8": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
+    "qwen3-moe-bfloat16-int4": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
+    "qwen3-moe-float16-int8": ("Qwen3MoeForCausalLM", torch.float16, 64, True),
+    "gpt-oss-bfloat16-mxfp4": ("GptOssForCausalLM", torch.bfloat16, 64, False),
     "gpt-oss-bfloat16": ("GptOssForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-small-heads": ("LlamaForCausalLM", torch.bfloat16, 8, False),
     "gemma3-bfloat16-slopes-drafts": ("Gemma3ForCausalLM", torch.bfloat16, 64, False),
@@ -117,6 +121,9 @@ def main(case: str) -> None:
     hidden, between = (256, 384) if case.endswith("wide-groups") else (64, 96)
     shape = {"head_dim": head_dim, "hidden_size": hidden, "intermediate_size": between}
     config = replace(tiny_config(architecture, windows, 5), **shape)
+    experts = getattr(config.own, "experts", None)
+    if experts is not None and case.endswith(("float8", "int4", "int8", "mxfp4")):
+        config = replace(config, own=replace(config.own, experts=replace(experts, size=64)))  # a multiple of a unit
     torch.set_default_dtype(dtype)
     quantization: QuantizationConfig = Unquantized()
     if case.endswith("float8"):
@@ -138,6 +145,9 @@ def main(case: str) -> None:
                 module.terms = AttentionTerms(config.num_heads, Build(), has_sinks=True, slopes=slopes)
     scheme.linear = lambda weight, bias, **_: (SmallBatchLinear(weight, bias, deterministic=deterministic), False)
     bind(CPU, "cuda")
+    for parameter in model.parameters():
+        if parameter.dtype is torch.uint8:
+            parameter.zero_()  # not all bytes are scales
     finish(model)
     plan = TinyEngine(config, model, max_num_batched_tokens=1024, max_num_seqs=8).plan
     plan = replace(plan, dtype=str(dtype).removeprefix("torch."))

@@ -24,6 +24,10 @@ CASES = {
     "llama-bfloat16-mxfp4": True,
     "llama-bfloat16": True,
     "qwen3-moe-bfloat16": True,
+    "qwen3-moe-bfloat16-float8": True,
+    "qwen3-moe-bfloat16-int4": True,
+    "qwen3-moe-float16-int8": True,
+    "gpt-oss-bfloat16-mxfp4": True,
     "gpt-oss-bfloat16": True,
     "llama-bfloat16-small-heads": False,
     "gemma3-bfloat16-slopes-drafts": False,
@@ -52,11 +56,14 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
     assert {"_prepare_inputs_kernel", "_norm_kernel"} | attention <= names
     indexer = {"_score_kernel", "_choose_kernel"}
     assert names & indexer == (indexer if case.endswith("indexer") else set())
-    experts = {"experts_kernel", "order_kernel", "sum_kernel", "logits_kernel", "choose_kernel"}
     has_experts = "-moe-" in case or case.startswith("gpt-oss")
+    stored = case.endswith(("float8", "int4", "int8", "mxfp4"))
+    experts = {"order_kernel", "sum_kernel", "logits_kernel", "choose_kernel"}
     # An indexer's heads are weighed as experts are.
     others = {"logits_kernel"} if case.endswith("indexer") else set()
     assert names & experts == (experts if has_experts else others)
+    assert ("experts_kernel" in names) == (has_experts and not stored)
+    assert ("packed_experts_kernel" in names) == (has_experts and stored)
     assert ("_hopper_kernel" in names) == has_hopper_kernel
     assert ("_quantize_kernel" in names) == case.endswith(("float8", "int8"))
     assert ("float8_linear_kernel" in names) == case.endswith("float8")

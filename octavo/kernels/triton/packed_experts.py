@@ -1,0 +1,220 @@
+"""Feed-forward experts whose weights stay quantised, as two grouped GEMMs; :mod:`.experts` has the terms.
+
+Few pairs of an expert meet weights that are converted in registers, since reading them is what takes time. Many pairs
+of float8 experts that were made for it are rounded to float8 first, so that the tensor cores multiply twice as fast.
+
+A token's bits depend on which of the two a step takes, and on nothing else of the other tokens.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+import triton
+
+from octavo.errors import UnsupportedModelError
+from octavo.kernels.experts import ExpertsOp
+from octavo.kernels.packed_experts import PackedExperts, PackedMatrices
+from octavo.kernels.scaled import FLOAT8
+from octavo.kernels.triton.experts import PairOrder, order_pairs, sum_pairs
+from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch
+from octavo.kernels.triton.packed_experts_kernel import packed_experts_kernel, round_groups_kernel
+from octavo.kernels.triton.scaled import quantize_rows
+from octavo.records.experts import ExpertSpec
+
+ROUNDED_PAIRS = 16
+"""Pairs of an expert, if they spread evenly, from which float8 activations are faster."""
+
+_MAX_STEP = 128
+_ROUNDED_VALUES = 4096
+_LARGEST_EXPONENT = 127 + 33
+"""Of scales of 4-bit floats; see :func:`octavo.kernels.triton.pair_unpack.unpack_floats`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTile:
+    """A program's work in a grouped GEMM.
+
+    Attributes:
+        block_m, block_n, block_k: pairs, outputs and input features.
+        num_stages, num_warps: depth of the load pipeline; warps per program.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    num_stages: int
+    num_warps: int
+
+
+def rounds_inputs(weights: PackedExperts, num_pairs: int) -> bool:
+    """Whether so many pairs are rounded to float8."""
+    num_experts = len(weights.down.codes)
+    return weights.rounds_inputs and num_pairs >= ROUNDED_PAIRS * min(num_experts, num_pairs)
+
+
+def step_of(weight: PackedMatrices) -> int:
+    """Input features of a step for any number of pairs; float8 and integers have them within a group."""
+    whole = weight.is_float4 or has_one_group(weight)
+    return _MAX_STEP if whole else min(weight.group & -weight.group, _MAX_STEP)
+
+
+def has_one_group(weight: PackedMatrices) -> bool:
+    """Whether sums are scaled once, at their end."""
+    return weight.bits == 8 and weight.group == weight.num_inputs
+
+
+def choose_tile(weight: PackedMatrices, num_pairs: int, *, is_gated: bool, is_rounded: bool) -> PackedTile:
+    """A tile for a number of pairs, by how many of them an expert has if they spread evenly.
+
+    Few pairs: the weights' bytes bound the GEMM, so programs are small, and several fit on a multiprocessor. Many:
+    tiles are as large as registers allow, so that a weight that is converted meets many pairs. Sums that are scaled
+    group by group, and codes of 4 bits, take registers, so that their tiles stay at 64 pairs.
+
+    All tiles of a weight take the same steps, and the two GEMMs of a number of pairs have the same ``block_m``.
+    """
+    per_expert = num_pairs / min(len(weight.codes), num_pairs)
+    most = per_expert + 1.5 * math.sqrt(per_expert)  # the spread of even draws
+    block_k = step_of(weight)
+    narrow = 32 if is_gated else 64
+    if most <= 32:
+        return PackedTile(16 if most <= 16 else 32, narrow, block_k, 4 if per_expert <= 1 else 3, 4)
+    if most <= 64:
+        return PackedTile(64, narrow, block_k, 3, 4)
+    if is_rounded:
+        return PackedTile(128 if has_one_group(weight) and most > 128 else 64, 2 * narrow, block_k, 3, 4)
+    if weight.bits == 4:
+        return PackedTile(64, 2 * narrow, block_k, 3, 8)
+    if most <= 128:
+        return PackedTile(64, narrow, block_k, 3, 4)
+    return PackedTile(128, 2 * narrow, block_k, 3, 8)
+
+
+def make_packed_experts(
+    codes: torch.Tensor, weights: PackedExperts, spec: ExpertSpec, *, deterministic: bool = False
+) -> ExpertsOp:
+    """A layer's experts; see :func:`octavo.kernels.packed_experts.make_packed_experts`.
+
+    Raises:
+        UnsupportedModelError: scales of 4-bit floats are too large.
+    """
+    for weight in (weights.gate_up, weights.down):
+        if weight.is_float4 and int(weight.scales.max()) > _LARGEST_EXPONENT:
+            raise UnsupportedModelError(
+                f"A scale of MXFP4 experts is 2**{int(weight.scales.max()) - 127}; the GPU's kernels take scales of up "
+                f"to 2**{_LARGEST_EXPONENT - 127}, and such weights are probably damaged."
+            )
+    if deterministic:
+        weights = weights._replace(rounds_inputs=False)
+    return partial(packed_experts, weights=weights, spec=spec)
+
+
+def packed_experts(
+    x: torch.Tensor,
+    chosen: torch.Tensor,
+    shares: torch.Tensor,
+    weights: PackedExperts,
+    spec: ExpertSpec,
+) -> torch.Tensor:
+    """The weighted sum of each token's experts; see :data:`octavo.kernels.experts.ExpertsOp`."""
+    if len(chosen) == 0:
+        return torch.empty_like(x)
+    num_pairs = chosen.numel()
+    is_rounded = rounds_inputs(weights, num_pairs)
+    up, down = (
+        choose_tile(weight, num_pairs, is_gated=is_gated, is_rounded=is_rounded)
+        for weight, is_gated in ((weights.gate_up, True), (weights.down, False))
+    )
+    down = replace(down, block_m=up.block_m)  # they share the order of pairs
+    order = order_pairs(chosen, len(weights.down.codes), up.block_m)
+    inner = x.new_empty(num_pairs, weights.down.num_inputs)
+    results = x.new_empty(num_pairs, x.shape[1])
+    for inputs, weight, bias, y, tile, own_spec in (
+        (x, weights.gate_up, weights.gate_up_bias, inner, up, spec),
+        (inner, weights.down, weights.down_bias, results, down, None),
+    ):
+        values, scales = round_inputs(inputs, weight.group) if is_rounded else (inputs, None)
+        packed_gemm(values, scales, weight, bias, shares, y, order, tile, own_spec)
+    return sum_pairs(results, shares, is_weighted=not spec.weighs_inputs)
+
+
+def packed_gemm(
+    x: torch.Tensor,
+    x_scales: torch.Tensor | None,
+    weight: PackedMatrices,
+    bias: torch.Tensor | None,
+    shares: torch.Tensor,
+    y: torch.Tensor,
+    order: PairOrder,
+    tile: PackedTile,
+    spec: ExpertSpec | None,
+) -> None:
+    """One GEMM for each expert's pairs.
+
+    Args:
+        x: with a ``spec`` ``[T, in]``, rows of tokens; otherwise ``[pairs, in]``, ordered by expert.
+        x_scales: of float8 ``x``; see :func:`round_inputs`.
+        bias: ``[E, out]`` or None.
+        shares: ``[T, K]`` float32, which weight the tokens if ``spec`` says so.
+        y: written: with a ``spec`` ``[pairs, out / 2]`` after the activation and ordered by expert, otherwise
+            ``[pairs, out]`` by the pairs' numbers.
+    """
+    num_outputs, num_features = y.shape[1], weight.num_inputs
+    group = 0 if has_one_group(weight) else weight.group
+    kinds = {"int4": weight.bits == 4, "float8": weight.is_float8, "float4": weight.is_float4}
+    form = next((kind for kind in ("float4", "float8", "int4") if kinds[kind]), "int8")
+    packed_experts_kernel[triton.cdiv(num_outputs, tile.block_n), len(order.tiles)](
+        x,
+        x_scales,
+        weight.codes,
+        weight.scales,
+        weight.zeros,
+        bias,
+        shares,
+        y,
+        *order,
+        num_outputs,
+        num_features,
+        weight.codes.shape[2],
+        x.stride(0),
+        shares.shape[1],
+        1.0 if spec is None else spec.alpha,
+        0.0 if spec is None else spec.limit,
+        ACTIVATION="none" if spec is None else spec.activation,
+        WEIGHS=spec is not None and spec.weighs_inputs,
+        FORM=form,
+        GROUP=group,
+        BLOCK_M=tile.block_m,
+        BLOCK_N=tile.block_n,
+        BLOCK_K=tile.block_k,
+        STAGES=tile.num_stages,
+        EVEN_K=num_features % tile.block_k == 0,
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+        **dependent_launch(x.device),
+    )
+
+
+def round_inputs(x: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Activations in float8; see :func:`octavo.kernels.packed_experts.round_inputs`."""
+    if group == x.shape[1]:
+        return quantize_rows(x)
+    rows = x.contiguous()
+    num_groups = rows.numel() // group
+    values = torch.empty_like(rows, dtype=FLOAT8)
+    scales = torch.empty(len(x), x.shape[1] // group, dtype=torch.float32, device=x.device)
+    block = max(_ROUNDED_VALUES // group, 1)
+    if num_groups:
+        round_groups_kernel[(triton.cdiv(num_groups, block),)](
+            rows,
+            values,
+            scales,
+            num_groups,
+            GROUP=group,
+            BLOCK=block,
+            ROUND=IS_INTERPRETED,  # the interpreter's conversion loses the carry into the exponent
+            num_warps=4,
+            **dependent_launch(x.device),
+        )
+    return values, scales
