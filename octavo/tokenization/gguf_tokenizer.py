@@ -4,6 +4,7 @@ A GGUF file contains a vocabulary, not a tokenizer: normalisation and pre-tokeni
 (``tokenizer.ggml.pre``) that every reader has to know. The names and their meaning are llama.cpp's.
 """
 
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -260,6 +261,7 @@ def _list_of(kind: type[_T], metadata: Mapping[str, Any], name: str) -> list[_T]
     values = metadata.get(f"tokenizer.ggml.{name}")
     if values is None:
         return []
-    if not isinstance(values, list | GGUFStrings) or not set(map(type, values)) <= {kind}:
+    listed = list(values) if isinstance(values, list | array | GGUFStrings) else [None]
+    if not set(map(type, listed)) <= {kind}:
         raise UnsupportedModelError(f"The GGUF file's tokenizer is damaged: {name} is no array of {kind.__name__}.")
-    return list(values)
+    return listed
