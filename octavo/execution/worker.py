@@ -301,7 +301,7 @@ class Worker:
         before = torch.get_default_dtype()
         torch.set_default_dtype(getattr(torch, self._load_plan.dtype))
         try:
-            with device:
+            with device, self._runtime.weight_memory():
                 make = build_model if self._config.pooling is None else build_pooled
                 build = Build(
                     self._quantization,

@@ -15,11 +15,12 @@ import psutil
 import torch
 
 from octavo.config import EngineConfig
-from octavo.platforms.huge_pages import huge_zeros, reserve_huge_heap
+from octavo.platforms.huge_pages import reserve_huge_heap
 from octavo.platforms.native import instruction_set, native_kernels, why_missing
 from octavo.platforms.platform import DeviceMemory, Platform
 from octavo.platforms.recording import Recording
 from octavo.platforms.runtime import Captured, DeviceRuntime, Event, Graph, GraphCapture, SideStream
+from octavo.platforms.weight_memory import WeightMemory, huge_zeros
 
 logger = logging.getLogger(__name__)
 
@@ -72,8 +73,8 @@ class CpuPlatform(Platform):
             native.set_num_threads(num_threads)
         else:
             _warn_of_missing_kernels()
-        if num_bytes:
-            reserve_huge_heap(num_bytes)
+            if num_bytes:
+                reserve_huge_heap(num_bytes)
 
     def read_bandwidth(self) -> float:
         return _measure_read_bandwidth()
@@ -124,6 +125,9 @@ class CpuRuntime(DeviceRuntime):
 
     def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return huge_zeros(shape, dtype)
+
+    def weight_memory(self) -> AbstractContextManager[object]:
+        return WeightMemory()
 
     def last_cache_bytes(self) -> int:
         return 4 << 20  # a guess: no portable interface tells
