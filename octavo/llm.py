@@ -26,10 +26,11 @@ from octavo.records import (
     SamplingParams,
     TokensPrompt,
 )
-from octavo.telemetry.reader import Metric
 
-if TYPE_CHECKING:  # takes a second to import, and not everybody asks for a tokenizer
+if TYPE_CHECKING:  # what not everybody asks for: transformers take a second to import, prometheus_client 10 ms
     from transformers import PreTrainedTokenizerBase
+
+    from octavo.telemetry.reader import Metric
 
 Message = dict[str, Any]
 
@@ -78,7 +79,7 @@ class LLM(QueueMixin, PoolingMixin, BeamSearchMixin, LocalControl):
         """What was decided about the model, under vLLM's names."""
         return self.llm_engine.model_config
 
-    def get_metrics(self) -> list[Metric]:
+    def get_metrics(self) -> "list[Metric]":
         """Figures as of now, with vLLM's names; see :meth:`LLMEngine.get_metrics`."""
         return self.llm_engine.get_metrics()
 
