@@ -68,7 +68,9 @@ class Worker:
     ) -> None:
         self.rank = self.local_rank = rank
         # Twice the weights: while layers rearrange them, a copy exists next to the original.
-        platform.prepare(settings.device.num_threads, 2 * plan.memory_of("weights"), num_processes=size)
+        self.host_threads = platform.prepare(
+            settings.device.num_threads, 2 * plan.memory_of("weights"), num_processes=size
+        )
         self._settings = settings
         self._first_source = source
         self._source = self._source_in(folder)

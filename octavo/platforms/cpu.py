@@ -15,6 +15,7 @@ import psutil
 import torch
 
 from octavo.config import EngineConfig
+from octavo.platforms.host_threads import HostThreads
 from octavo.platforms.huge_pages import reserve_huge_heap
 from octavo.platforms.native import instruction_set, native_kernels, why_missing
 from octavo.platforms.platform import DeviceMemory, Platform
@@ -66,15 +67,15 @@ class CpuPlatform(Platform):
     def moe_backends(self) -> tuple[str, ...]:
         return ("torch",) if native_kernels() is None else ("native", "torch")
 
-    def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> None:
+    def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> HostThreads:
         num_threads = num_threads or max(1, available_cores() // num_processes)
-        torch.set_num_threads(num_threads)
         if (native := native_kernels()) is not None:
             native.set_num_threads(num_threads)
         else:
             _warn_of_missing_kernels()
             if num_bytes:
                 reserve_huge_heap(num_bytes)
+        return HostThreads(num_threads)
 
     def read_bandwidth(self) -> float:
         return _measure_read_bandwidth()
@@ -121,7 +122,8 @@ class CpuRuntime(DeviceRuntime):
         return tensor
 
     def empty_host(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype)
+        # A mapping goes back to the system with the tensor, while malloc would keep the memory for what comes next.
+        return huge_zeros(shape, dtype)
 
     def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return huge_zeros(shape, dtype)
