@@ -11,6 +11,7 @@ from octavo.config import EngineConfig
 from octavo.config.vllm_config import EngineArguments, VllmModelConfig
 from octavo.engine.local_control import LocalControl
 from octavo.errors import ConfigError, InvalidRequestError
+from octavo.garbage import give_memory_back
 from octavo.inputs.chat import ContentFormat
 from octavo.inputs.foreign import prompt_truncation, reject_foreign
 from octavo.llm_beam_search import BeamSearchMixin
@@ -281,6 +282,7 @@ class LLM(QueueMixin, PoolingMixin, BeamSearchMixin, LocalControl):
             for request in started:
                 if request.request_id not in done:
                     self.llm_engine.abort_request(request.request_id)
+            give_memory_back()
         return [done[request.request_id] for request in started]
 
     def _start_some(self, coming: Iterator[PreparedRequest], started: list[PreparedRequest]) -> None:
