@@ -6,7 +6,6 @@ quantised linear layers, Gemma's norms) say so, through :class:`HasSlots`.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Protocol, cast, runtime_checkable
 
 from torch import nn
@@ -74,10 +73,15 @@ def finish(model: nn.Module) -> None:
             cast(Finishable, module).finish_weights()
 
 
-@cache
-def _implements(kind: type[nn.Module], protocol: type[HasSlots | Finishable]) -> bool:
+_known: dict[tuple[type, type], bool] = {}
+
+
+def _implements(kind: type, protocol: type) -> bool:
     """Whether modules of a class have a protocol's methods; asking hundreds of modules takes 50 ms of a start."""
-    return issubclass(kind, protocol)
+    found = _known.get((kind, protocol))
+    if found is None:
+        found = _known[kind, protocol] = issubclass(kind, protocol)
+    return found
 
 
 def sibling(path: str, name: str) -> str:
