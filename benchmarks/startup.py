@@ -3,7 +3,8 @@
     python benchmarks/startup.py --output-json result.json
 
 ``import octavo`` and ``octavo --help`` as whole processes, with a bare Python beside them; ``octavo serve`` from the
-command until ``/health`` says 200; then the processor time of the idle server. Bytecode is kept, as where Octavo is installed.
+command until ``/health`` says 200; then the processor time of the idle server. Bytecode is kept, as where Octavo is
+installed.
 """
 
 import argparse
