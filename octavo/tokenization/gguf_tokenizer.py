@@ -264,7 +264,7 @@ def _list_of(kind: type[_T], metadata: Mapping[str, Any], name: str) -> list[_T]
     values = metadata.get(f"tokenizer.ggml.{name}")
     if values is None:
         return []
-    listed: list[_T] | None = list(values) if isinstance(values, list | array | GGUFStrings) else None
+    listed: list[Any] | None = list(values) if isinstance(values, list | array | GGUFStrings) else None
     if listed is None or not set(map(type, listed)) <= {kind}:
         raise UnsupportedModelError(f"The GGUF file's tokenizer is damaged: {name} is no array of {kind.__name__}.")
     return listed
