@@ -10,7 +10,7 @@ Hugging Face in bfloat16 and in float32, each in turns of its own; a table has t
 - Prefill: 512 tokens in, 1 out. Prompts are random tokens; no engine caches prefixes.
 - Memory: resident after the work, without the key/value cache, above that of a process that has only imported torch
   (for llama.cpp: llama_cpp).
-- Start-up: from the command to the first token of a prompt of 16.
+- Start-up: from the command to the first token of a prompt of 16. Bytecode is kept, as where packages are installed.
 
 SmolLM2 is in Q4_1 already; bf16, Q4_0 and Q8_0 are made from its dequantised weights, and kept in ``--work``. A peer
 that is not installed and a model that is not on this machine are named and left out. llama-cpp-python wants to be built
@@ -43,6 +43,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.plot is not None and find_spec("matplotlib") is None:
         parser.error("--plot needs Matplotlib: pip install 'octavo[bench]'.")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     result = json.loads(given.recorded.read_text(encoding="utf-8")) if given.recorded else measure(given)
     for model, found in result["models"].items():
         print(tables(model, found), end="\n\n")

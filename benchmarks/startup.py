@@ -3,11 +3,13 @@
     python benchmarks/startup.py --output-json result.json
 
 ``import octavo`` and ``octavo --help`` as whole processes, with a bare Python beside them; ``octavo serve`` from the
-command until ``/health`` says 200; then the processor time of the idle server.
+command until ``/health`` says 200; then the processor time of the idle server. Bytecode is kept, as where Octavo is
+installed.
 """
 
 import argparse
 import asyncio
+import os
 import statistics
 import subprocess
 import sys
@@ -33,6 +35,7 @@ def main() -> int:
     parser.add_argument("--idle-seconds", type=float, default=30.0)
     parser.add_argument("--output-json", type=Path)
     given = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     environment = describe()
     processes = {name: process_seconds(command, given.repeats) for name, command in COMMANDS.items()}
     ready, idle_share = asyncio.run(server_figures(given.model, given.repeats, given.idle_seconds))

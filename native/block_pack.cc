@@ -11,109 +11,13 @@ constexpr float kLeastSize = 1e-30f;  // groups of smaller values are zeros
 constexpr int64_t kMaxFineRows = 32;  // rows of a tile: bits of XTile::fine_rows
 constexpr float kFineFrom = 6;  // times the mean size of a row's values: docs/quantization.md shows what it gives
 
-// One row taken apart: codes of all inputs, and per group the bits of its scale and minimum as the format stores them.
-struct Row {
-    std::vector<uint8_t> codes;
-    std::vector<uint16_t> scales, mins;              // per group: float16 bits, or a byte
-    std::vector<uint16_t> super_scales, super_mins;  // per kSuper inputs: float16 bits
-
-    void resize(const BlockSpec& spec, int64_t num_inputs) {
-        codes.resize(num_inputs);
-        scales.resize(num_inputs / spec.group);
-        mins.resize(num_inputs / spec.group);
-        super_scales.resize(num_inputs / kSuper + 1);
-        super_mins.resize(num_inputs / kSuper + 1);
-    }
-};
-
-uint16_t to_half(float x) {
-    uint16_t bits[kLanes];
-    store(reinterpret_cast<Float16*>(bits), splat(x));
-    return bits[0];
-}
-
 uint16_t half_at(const unsigned char* from) {
     uint16_t bits;
     std::memcpy(&bits, from, 2);
     return bits;
 }
 
-// GGUF's blocks of 32: scale, minimum if there is one, fifth bits, four-bit codes (the first half of the inputs low).
-void read_small(int32_t block, const BlockSpec& spec, const unsigned char* from, int64_t num_inputs, Row& row) {
-    const int64_t bytes = raw_row_bytes(block, 32);
-    for (int64_t g = 0; g < num_inputs / 32; ++g, from += bytes) {
-        const unsigned char* codes = from + (spec.has_min ? 4 : 2);
-        row.scales[g] = half_at(from);
-        row.mins[g] = spec.has_min ? half_at(from + 2) : 0;
-        uint8_t* to = row.codes.data() + g * 32;
-        if (spec.bits == 8) {
-            for (int i = 0; i < 32; ++i) to[i] = codes[i] ^ 0x80;
-            continue;
-        }
-        uint32_t high = 0;
-        if (spec.bits == 5) {
-            std::memcpy(&high, codes, 4);
-            codes += 4;
-        }
-        for (int i = 0; i < 32; ++i)
-            to[i] = (uint8_t)((i < 16 ? codes[i] & 15 : codes[i - 16] >> 4) | (high >> i & 1) << 4);
-    }
-}
-
-// Eight scales and minimums of 6 bits in 12 bytes.
-void read_six_bits(const unsigned char* from, uint16_t* scales, uint16_t* mins) {
-    for (int i = 0; i < 4; ++i) {
-        scales[i] = from[i] & 63;
-        mins[i] = from[i + 4] & 63;
-        scales[i + 4] = (uint16_t)((from[i + 8] & 15) | from[i] >> 6 << 4);
-        mins[i + 4] = (uint16_t)(from[i + 8] >> 4 | from[i + 4] >> 6 << 4);
-    }
-}
-
-// GGUF's Q4_K and Q5_K: 256 inputs in eight groups, codes of two groups side by side.
-void read_super(int32_t block, const BlockSpec& spec, const unsigned char* from, int64_t num_inputs, Row& row) {
-    const int64_t bytes = raw_row_bytes(block, kSuper);
-    for (int64_t s = 0; s < num_inputs / kSuper; ++s, from += bytes) {
-        row.super_scales[s] = half_at(from);
-        row.super_mins[s] = half_at(from + 2);
-        read_six_bits(from + 4, row.scales.data() + 8 * s, row.mins.data() + 8 * s);
-        const unsigned char* high = from + 16;
-        const unsigned char* codes = high + (spec.bits == 5 ? 32 : 0);
-        for (int i = 0; i < kSuper; ++i) {
-            const int group = i / 32, within = i % 32;
-            const int low = codes[group / 2 * 32 + within] >> (group % 2 * 4) & 15;
-            const int fifth = spec.bits == 5 ? high[within] >> group & 1 : 0;
-            row.codes[s * kSuper + i] = (uint8_t)(low | fifth << 4);
-        }
-    }
-}
-
-// GGUF's Q6_K: 256 inputs in groups of 16; in each half, four runs of 32 share bytes.
-void read_six(const unsigned char* from, int64_t num_inputs, Row& row) {
-    for (int64_t s = 0; s < num_inputs / kSuper; ++s, from += 210) {
-        for (int i = 0; i < kSuper; ++i) {
-            const int half = i / 128, run = i % 128 / 32, within = i % 32;
-            const unsigned char low = from[half * 64 + run % 2 * 32 + within];
-            const unsigned char high = from[128 + half * 32 + within];
-            row.codes[s * kSuper + i] = (uint8_t)((low >> (run / 2 * 4) & 15) | (high >> (run * 2) & 3) << 4);
-        }
-        for (int g = 0; g < 16; ++g) row.scales[16 * s + g] = from[192 + g];
-        row.super_scales[s] = half_at(from + 208);
-    }
-}
-
-// Where the code of an output's input is in its group's registers: register, byte.
-void put_code(const BlockSpec& spec, unsigned char* codes, int lane, int input, uint8_t code) {
-    const int vector = input / 4, byte = lane * 4 + input % 4;
-    if (spec.bits == 8) {
-        codes[vector * kCodeBytes + byte] = code;
-        return;
-    }
-    const int half = spec.vectors() / 2, high = spec.bits - 4;
-    codes[vector % half * kCodeBytes + byte] |= (uint8_t)((code & 15) << (vector / half * 4));
-    if (high > 0) codes[half * kCodeBytes + byte] |= (uint8_t)(code >> 4 << (vector * high));
-}
-
+// The code of an output's input: where put_codes() of panel_pack.cc leaves it.
 uint8_t get_code(const BlockSpec& spec, const unsigned char* codes, int lane, int input) {
     const int vector = input / 4, byte = lane * 4 + input % 4;
     if (spec.bits == 8) return codes[vector * kCodeBytes + byte];
@@ -121,92 +25,6 @@ uint8_t get_code(const BlockSpec& spec, const unsigned char* codes, int lane, in
     const int low = codes[vector % half * kCodeBytes + byte] >> (vector / half * 4) & 15;
     if (high == 0) return (uint8_t)low;
     return (uint8_t)(low | (codes[half * kCodeBytes + byte] >> (vector * high) & ((1 << high) - 1)) << 4);
-}
-
-void put_half(unsigned char* to, int lane, uint16_t bits) { std::memcpy(to + 2 * lane, &bits, 2); }
-
-void put_row(const BlockSpec& spec, unsigned char* panel, int lane, const Row& row, int64_t num_inputs) {
-    for (int64_t g = 0; g < num_inputs / spec.group; ++g) {
-        unsigned char* group = panel + spec.group_place(g);
-        if (spec.scale == Scale::kHalf) {
-            put_half(group, lane, row.scales[g]);
-            if (spec.has_min) put_half(group + 2 * kLanes, lane, row.mins[g]);
-        } else {
-            group[lane] = (uint8_t)row.scales[g];
-            if (spec.has_min) group[kLanes + lane] = (uint8_t)row.mins[g];
-            if (g % (kSuper / spec.group) == 0) {
-                const int64_t s = g / (kSuper / spec.group);
-                unsigned char* super = panel + spec.super_place(s);
-                put_half(super, lane, row.super_scales[s]);
-                if (spec.has_min) put_half(super + 2 * kLanes, lane, row.super_mins[s]);
-            }
-        }
-        for (int i = 0; i < spec.group; ++i)
-            put_code(spec, group + spec.scale_bytes(), lane, i, row.codes[g * spec.group + i]);
-    }
-}
-
-// The scale and minimum of codes 0 .. 15 for 32 values, as float16 holds them: of some ranges between the values' own and
-// three quarters of it, the one with the least squared error.
-struct Range {
-    float scale, min;
-};
-
-float code_of(float value, Range range) {
-    return range.scale == 0.f ? 0.f : std::clamp(std::nearbyint((value - range.min) / range.scale), 0.f, 15.f);
-}
-
-Range best_range(const float* values) {
-    const auto [low, high] = std::minmax_element(values, values + 32);
-    const float centre = 0.5f * (*low + *high), half = 0.5f * (*high - *low);
-    Range best{0.f, centre};
-    float least = INFINITY;
-    for (int step = 0; step <= 10; ++step) {
-        const float kept = half * (1.f - 0.025f * (float)step);
-        const Range range{to_float(Float16{to_half(2.f * kept / 15.f)}), to_float(Float16{to_half(centre - kept)})};
-        float error = 0.f;
-        for (int i = 0; i < 32; ++i) {
-            const float difference = values[i] - (code_of(values[i], range) * range.scale + range.min);
-            error += difference * difference;
-        }
-        if (error < least) {
-            least = error;
-            best = range;
-        }
-    }
-    return best;
-}
-
-float largest_size(const float* values) {
-    float most = 0.f;
-    for (int i = 0; i < 32; ++i) most = std::max(most, std::fabs(values[i]));
-    return most;
-}
-
-int signed_code(float value, float scale) {
-    return scale == 0.f ? 0 : (int)std::clamp(std::nearbyint(value / scale), -127.f, 127.f);
-}
-
-void quantize_row(int32_t block, const float* values, int64_t num_inputs, Row& row) {
-    for (int64_t g = 0; g < num_inputs / 32; ++g, values += 32) {
-        uint8_t* codes = row.codes.data() + 32 * g;
-        if (block == kBlockInt8) {
-            row.scales[g] = to_half(largest_size(values) / 127.f);
-            const float scale = to_float(Float16{row.scales[g]});
-            for (int i = 0; i < 32; ++i) codes[i] = (uint8_t)(128 + signed_code(values[i], scale));
-        } else {
-            const Range range = best_range(values);
-            row.scales[g] = to_half(range.scale);
-            row.mins[g] = to_half(range.min);
-            for (int i = 0; i < 32; ++i) codes[i] = (uint8_t)code_of(values[i], range);
-        }
-    }
-}
-
-template <class T>
-void read_floats(const unsigned char* from, int64_t count, std::vector<float>& to) {
-    to.resize(count);
-    for (int64_t i = 0; i < count; ++i) to[i] = to_float(reinterpret_cast<const T*>(from)[i]);
 }
 
 float scale_at(const BlockSpec& spec, const unsigned char* panel, int64_t g, int lane, bool is_min) {
@@ -399,52 +217,6 @@ void stage_tile(const StageBlocks& stage, int64_t first_row) {
 }
 
 }  // namespace
-
-int64_t raw_row_bytes(int32_t block, int64_t num_inputs) {
-    constexpr int64_t kBytes[] = {18, 20, 22, 24, 34, 144, 176, 210};
-    return num_inputs / (block < 5 ? 32 : kSuper) * kBytes[block];
-}
-
-void PackBlocks::run(int64_t panel) const {
-    const BlockSpec& spec = kSpecs[block];
-    const int64_t bytes = spec.panel_bytes(num_inputs), row_bytes = raw_row_bytes(block, num_inputs);
-    thread_local std::vector<unsigned char> packed;
-    thread_local Row row;
-    packed.assign(bytes, 0);
-    row.resize(spec, num_inputs);
-    for (int lane = 0; lane < kLanes && panel * kLanes + lane < num_outputs; ++lane) {
-        const unsigned char* raw = from + (panel * kLanes + lane) * row_bytes;
-        if (spec.scale == Scale::kHalf)
-            read_small(block, spec, raw, num_inputs, row);
-        else if (spec.has_min)
-            read_super(block, spec, raw, num_inputs, row);
-        else
-            read_six(raw, num_inputs, row);
-        put_row(spec, packed.data(), lane, row, num_inputs);
-    }
-    std::memcpy(to + panel * bytes, packed.data(), bytes);
-}
-
-void Quantize::run(int64_t panel) const {
-    const BlockSpec& spec = kSpecs[block];
-    const int64_t bytes = spec.panel_bytes(num_inputs), row_bytes = num_inputs * (type == kFloat32 ? 4 : 2);
-    thread_local std::vector<unsigned char> packed;
-    thread_local std::vector<float> values;
-    thread_local Row row;
-    packed.assign(bytes, 0);
-    row.resize(spec, num_inputs);
-    for (int lane = 0; lane < kLanes && panel * kLanes + lane < num_outputs; ++lane) {
-        const unsigned char* weights = from + (panel * kLanes + lane) * row_bytes;
-        if (type == kFloat32)
-            read_floats<float>(weights, num_inputs, values);
-        else
-            type == kBFloat16 ? read_floats<BFloat16>(weights, num_inputs, values)
-                              : read_floats<Float16>(weights, num_inputs, values);
-        quantize_row(block, values.data(), num_inputs, row);
-        put_row(spec, packed.data(), lane, row, num_inputs);
-    }
-    std::memcpy(to + panel * bytes, packed.data(), bytes);
-}
 
 void GatherBlocks::run(int64_t chunk) const {
     for (int64_t row = chunk * 8; row < std::min(chunk * 8 + 8, num_rows); ++row) {

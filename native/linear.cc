@@ -15,7 +15,8 @@ int64_t place(Type type, int64_t lane, int64_t input) {
     return type == kBFloat16 ? (input / 2 * kLanes + lane) * 2 + input % 2 : input * kLanes + lane;
 }
 
-template <class T>
+// Inputs that lie side by side for each output are copied together.
+template <class T, int kTogether>
 void pack_panel(const Pack& pack, int64_t panel) {
     const int64_t width = panel_bytes(pack.type, pack.num_inputs) / (kLanes * (int64_t)sizeof(T));
     thread_local std::vector<T> packed;
@@ -23,7 +24,10 @@ void pack_panel(const Pack& pack, int64_t panel) {
     const T* rows = reinterpret_cast<const T*>(pack.from);
     for (int64_t lane = 0; lane < kLanes && panel * kLanes + lane < pack.num_outputs; ++lane) {
         const T* row = rows + (panel * kLanes + lane) * pack.num_inputs;
-        for (int64_t k = 0; k < pack.num_inputs; ++k) packed[place(pack.type, lane, k)] = row[k];
+        int64_t k = 0;
+        for (; k + kTogether <= pack.num_inputs; k += kTogether)
+            std::memcpy(&packed[place(pack.type, lane, k)], row + k, kTogether * sizeof(T));
+        for (; k < pack.num_inputs; ++k) packed[place(pack.type, lane, k)] = row[k];
     }
     std::memcpy(reinterpret_cast<T*>(pack.to) + panel * kLanes * width, packed.data(), packed.size() * sizeof(T));
 }
@@ -71,9 +75,9 @@ int64_t packed_bytes(Type type, int64_t num_outputs, int64_t num_inputs) {
 
 void Pack::run(int64_t panel) const {
     if (type == kFloat32)
-        pack_panel<uint32_t>(*this, panel);
+        pack_panel<uint32_t, 1>(*this, panel);
     else
-        pack_panel<uint16_t>(*this, panel);
+        type == kFloat16 ? pack_panel<uint16_t, 1>(*this, panel) : pack_panel<uint16_t, 2>(*this, panel);
 }
 
 void GatherPacked::run(int64_t chunk) const {

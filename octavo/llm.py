@@ -11,6 +11,7 @@ from octavo.config import EngineConfig
 from octavo.config.vllm_config import EngineArguments, VllmModelConfig
 from octavo.engine.local_control import LocalControl
 from octavo.errors import ConfigError, InvalidRequestError
+from octavo.garbage import give_memory_back
 from octavo.inputs.chat import ContentFormat
 from octavo.inputs.foreign import prompt_truncation, reject_foreign
 from octavo.llm_beam_search import BeamSearchMixin
@@ -26,10 +27,11 @@ from octavo.records import (
     SamplingParams,
     TokensPrompt,
 )
-from octavo.telemetry.reader import Metric
 
-if TYPE_CHECKING:  # takes a second to import, and not everybody asks for a tokenizer
+if TYPE_CHECKING:  # what not everybody asks for: transformers take a second to import, prometheus_client 10 ms
     from transformers import PreTrainedTokenizerBase
+
+    from octavo.telemetry.reader import Metric
 
 Message = dict[str, Any]
 
@@ -78,7 +80,7 @@ class LLM(QueueMixin, PoolingMixin, BeamSearchMixin, LocalControl):
         """What was decided about the model, under vLLM's names."""
         return self.llm_engine.model_config
 
-    def get_metrics(self) -> list[Metric]:
+    def get_metrics(self) -> "list[Metric]":
         """Figures as of now, with vLLM's names; see :meth:`LLMEngine.get_metrics`."""
         return self.llm_engine.get_metrics()
 
@@ -280,6 +282,7 @@ class LLM(QueueMixin, PoolingMixin, BeamSearchMixin, LocalControl):
             for request in started:
                 if request.request_id not in done:
                     self.llm_engine.abort_request(request.request_id)
+            give_memory_back()
         return [done[request.request_id] for request in started]
 
     def _start_some(self, coming: Iterator[PreparedRequest], started: list[PreparedRequest]) -> None:

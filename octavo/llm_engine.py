@@ -17,12 +17,13 @@ from octavo.outputs.meter import RequestMeter
 from octavo.outputs.pooling import Pooled, PoolingOutputs
 from octavo.outputs.processor import OutputProcessor
 from octavo.records import PoolingParams, PreparedRequest, PromptType, RequestOutput, SamplingParams, StepOutputs
-from octavo.telemetry.metrics import Metrics
-from octavo.telemetry.reader import Metric, read_metrics
 from octavo.tokenization import Tokenizer
 
-if TYPE_CHECKING:  # takes a second to import, and not everybody asks for a tokenizer
+if TYPE_CHECKING:  # what not everybody asks for: transformers take a second to import, prometheus_client 10 ms
     from transformers import PreTrainedTokenizerBase
+
+    from octavo.telemetry.metrics import Metrics
+    from octavo.telemetry.reader import Metric
 
 logger = logging.getLogger(__name__)
 
@@ -205,11 +206,13 @@ class LLMEngine(LocalControl):
         """Requests in flight."""
         return self.outputs.num_unfinished + len(self._pooling)
 
-    def get_metrics(self) -> list[Metric]:
+    def get_metrics(self) -> "list[Metric]":
         """Figures as of now, with vLLM's names.
 
         Those of single requests, such as latencies, are counted only with ``disable_log_stats=False``.
         """
+        from octavo.telemetry.reader import read_metrics
+
         metrics = self._open_metrics()
         metrics.record_stats(self.core.stats)
         return read_metrics(metrics.registry)
@@ -229,8 +232,10 @@ class LLMEngine(LocalControl):
         """Give the model's memory back; the object cannot be used afterwards."""
         self.core.shutdown()
 
-    def _open_metrics(self) -> Metrics:
+    def _open_metrics(self) -> "Metrics":
         if self._metrics is None:
+            from octavo.telemetry.metrics import Metrics
+
             self._metrics = Metrics(self.settings.model.model, self.core.info.max_model_len)
             self._metrics.set_cache_info(self.core.info)
         return self._metrics

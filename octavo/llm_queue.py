@@ -6,6 +6,7 @@ from typing import Any
 
 from octavo.engine.core import EngineCore
 from octavo.errors import InvalidRequestError
+from octavo.garbage import give_memory_back
 from octavo.inputs.foreign import reject_foreign
 from octavo.llm_engine import LLMEngine
 from octavo.llm_pooling import Bar, as_prompts, progress_bar
@@ -103,6 +104,7 @@ class QueueMixin(ABC):
         finally:
             engine.abort_all_requests()
             self._enqueued = []
+            give_memory_back()
         return sorted(done, key=lambda output: order.get(output.request_id, len(order)))
 
 

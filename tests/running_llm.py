@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
 from tiny_llama import SETTINGS
 
 from octavo import LLM, AsyncLLM, RequestOutput, SamplingParams
@@ -23,14 +22,12 @@ SLOWING = {"logits_processors": ["blocking_processor:Blocking"]}
 
 @contextmanager
 def loaded_llm(folder: Path, **settings: Any) -> Iterator[LLM]:
-    """An ``LLM`` of a tiny model; this process has its number of threads back afterwards."""
-    num_threads = torch.get_num_threads()
+    """An ``LLM`` of a tiny model."""
     llm = LLM(str(folder), **(SETTINGS | settings))
     try:
         yield llm
     finally:
         llm.shutdown()
-        torch.set_num_threads(num_threads)
 
 
 @asynccontextmanager

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from tiny_llama import SETTINGS, write_model
 
 from octavo import LLM, SamplingParams
@@ -16,12 +15,10 @@ PROMPT = {"prompt_token_ids": [3, 4, 5]}
 
 @pytest.fixture(scope="module", params=[False, True], ids=["in-turn", "ahead"])
 def llm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
-    threads = torch.get_num_threads()
     folder: Path = write_model(tmp_path_factory.mktemp("tiny"))
     llm = LLM(str(folder), **(SETTINGS | {"async_scheduling": request.param, "max_logprobs": -1}))
     yield llm
     llm.shutdown()
-    torch.set_num_threads(threads)
 
 
 def token_ids(llm: LLM, **values: object) -> list[int]:

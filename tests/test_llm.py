@@ -55,7 +55,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def start(folder: Path) -> Iterator[Start]:
     started: list[LLM] = []
-    threads = torch.get_num_threads()
 
     def start_on(source: Path = folder, **settings: Any) -> LLM:
         started.append(LLM(str(source), **(SETTINGS | settings)))
@@ -64,7 +63,15 @@ def start(folder: Path) -> Iterator[Start]:
     yield start_on
     for llm in started:
         llm.shutdown()
-    torch.set_num_threads(threads)
+
+
+def test_the_callers_threads_stay(start: Start) -> None:
+    before = torch.get_num_threads()
+    llm = start(num_threads=before + 1)
+    assert torch.get_num_threads() == before
+    assert llm.collective_rpc(lambda worker: torch.get_num_threads()) == [before + 1]
+    llm.generate(["text"], GREEDY, use_tqdm=False)
+    assert torch.get_num_threads() == before
 
 
 @pytest.fixture(scope="module")

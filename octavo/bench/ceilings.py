@@ -63,8 +63,8 @@ def main() -> None:
     parser.add_argument("--num-threads", type=int)
     given = parser.parse_args()
     platform = select_platform(given.device)
-    platform.prepare(given.num_threads)
-    ceilings = measure_ceilings(platform, getattr(torch, given.dtype))
+    with platform.prepare(given.num_threads):
+        ceilings = measure_ceilings(platform, getattr(torch, given.dtype))
     print(
         json.dumps(
             {

@@ -74,10 +74,11 @@ def _measure(given: argparse.Namespace, path: str, batches: Sequence[int]) -> di
     from octavo.platforms import runtime_of, select_platform
 
     platform = select_platform(given.device)
-    platform.prepare(None)
+    host_threads = platform.prepare(None)
     bind_kernels(platform)
     dtype: torch.dtype = getattr(torch, config.dtype if given.dtype == "auto" else given.dtype)
-    ceilings = measure_ceilings(platform, dtype)
+    with host_threads:
+        ceilings = measure_ceilings(platform, dtype)
     cache_bytes = runtime_of(platform.device).last_cache_bytes()
     base = Setting(config, dtype, platform, "decode", 1, given.context, cache_bytes)
     parts, left_out = [], set()
@@ -86,7 +87,7 @@ def _measure(given: argparse.Namespace, path: str, batches: Sequence[int]) -> di
         possible = [case for case in chosen if is_possible(case, setting)]
         left_out |= {case.name for case in chosen} - {case.name for case in possible}
         kernels = []
-        with torch.inference_mode():
+        with host_threads, torch.inference_mode():
             for case in possible:
                 kernels.append(measure(case, setting, ceilings))
                 print(f"{setting.phase}, {setting.num_rows} × {setting.context}: {case.name}", file=sys.stderr)

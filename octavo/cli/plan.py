@@ -95,8 +95,8 @@ def make(
     model = None if gpu is None else GPU_MODELS[gpu]
     num_bytes = model.num_bytes if model is not None and device_memory is None else device_memory
     platform = select_platform(config.device.device) if num_bytes is None else ImaginedGpu(num_bytes, model)
-    platform.prepare(config.device.num_threads)
-    plan = make_plan(config, model_config, platform, platform.read_bandwidth())
+    with platform.prepare(config.device.num_threads):
+        plan = make_plan(config, model_config, platform, platform.read_bandwidth())
     refusal = None
     try:
         _check_named(config, server or ServerSettings())

@@ -16,7 +16,7 @@ from octavo.engine.control import Control
 from octavo.engine.core import EngineCore
 from octavo.engine.state import AS_CONFIGURED, START_FAILED, Launch
 from octavo.errors import OctavoError, RequestFailedError
-from octavo.garbage import freeze_until_exit
+from octavo.garbage import freeze_until_exit, give_memory_back
 from octavo.records import EngineRequest, StepOutputs
 from octavo.telemetry.phases import PhaseTimer, process_age
 
@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 _STATS_INTERVAL = 0.5
 _IDLE_POLL_MS = 60_000
+_SETTLE_MS = 200
+"""Idle for so long, the engine gives back what its last steps allocated."""
 
 
 class _Frontend:
@@ -85,12 +87,17 @@ class EngineServer:
         for frontend in self._frontends:
             poller.register(frontend.socket, zmq.POLLIN)
             poller.register(frontend.monitor, zmq.POLLIN)
+        is_settled = True
         while True:
-            events = dict(poller.poll(0 if self._core.has_work else _IDLE_POLL_MS))
+            events = dict(poller.poll(0 if self._core.has_work else _IDLE_POLL_MS if is_settled else _SETTLE_MS))
             if events:
                 self._handle(events)
             if self._core.has_work:
                 self._deliver(self._core.step())
+                is_settled = False
+            elif not events and not is_settled:
+                give_memory_back()
+                is_settled = True
             self._control.advance()
 
     def _handle(self, events: dict[zmq.Socket, int]) -> None:

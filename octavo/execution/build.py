@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from octavo.execution.draws import DraftedDraws, Draws, SingleDraws
-from octavo.execution.encoder_runner import EncoderRunner
 from octavo.execution.forward import ForwardPass
 from octavo.execution.pooling_tail import PoolingTail
 from octavo.execution.results import HeldStep, PendingStep
@@ -53,6 +52,8 @@ def build_runner(
     """
     device = platform.device
     if isinstance(model, PooledModel) and config.is_encoder:
+        from octavo.execution.encoder_runner import EncoderRunner
+
         return EncoderRunner(model, plan, device)
     decoder = model.backbone if isinstance(model, PooledModel) else model
     assert isinstance(decoder, CausalLM)

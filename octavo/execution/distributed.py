@@ -98,7 +98,8 @@ class DistributedExecutor(Executor):
         self._run(self.worker.draw, step_id, masks)
 
     def collect(self, step_id: int) -> StepResult:
-        result = self.worker.collect(step_id)
+        with self.worker.host_threads:
+            result = self.worker.collect(step_id)
         self._check_alive()
         return result
 
@@ -166,7 +167,8 @@ class DistributedExecutor(Executor):
             EngineDeadError: another rank died, which ends operations that wait for it.
         """
         try:
-            result = function(*args, **kwargs)
+            with self.worker.host_threads:
+                result = function(*args, **kwargs)
         except OctavoError:
             raise
         except BaseException as error:

@@ -117,18 +117,22 @@ class InProcessExecutor(Executor):
         self.worker = worker
 
     def submit(self, step: Step) -> None:
-        self.worker.submit(step)
+        with self.worker.host_threads:
+            self.worker.submit(step)
 
     def draw(self, step_id: int, masks: NDArray[Any]) -> None:
-        self.worker.draw(step_id, masks)
+        with self.worker.host_threads:
+            self.worker.draw(step_id, masks)
 
     def collect(self, step_id: int) -> StepResult:
-        return self.worker.collect(step_id)
+        with self.worker.host_threads:
+            return self.worker.collect(step_id)
 
     def call_all(self, method: str | Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
-        if isinstance(method, str):
-            return [getattr(self.worker, method)(*args, **kwargs)]
-        return [method(self.worker, *args, **kwargs)]
+        with self.worker.host_threads:
+            if isinstance(method, str):
+                return [getattr(self.worker, method)(*args, **kwargs)]
+            return [method(self.worker, *args, **kwargs)]
 
     def shutdown(self) -> None:
         self.worker.shutdown()

@@ -73,6 +73,11 @@ def make_worker(launch: messages.WorkerLaunch, device_index: int | None = None) 
 
 def answer(worker: Worker, data: bytes | bytearray, send: Callable[[bytes], None]) -> None:
     """Do what a message says, and reply to a call. Errors are raised where other ranks wait for this one."""
+    with worker.host_threads:
+        _answer(worker, data, send)
+
+
+def _answer(worker: Worker, data: bytes | bytearray, send: Callable[[bytes], None]) -> None:
     match messages.decode_to_worker(data):
         case messages.Submit(step=step):
             worker.submit(step)

@@ -68,7 +68,9 @@ class Worker:
     ) -> None:
         self.rank = self.local_rank = rank
         # Twice the weights: while layers rearrange them, a copy exists next to the original.
-        platform.prepare(settings.device.num_threads, 2 * plan.memory_of("weights"), num_processes=size)
+        self.host_threads = platform.prepare(
+            settings.device.num_threads, 2 * plan.memory_of("weights"), num_processes=size
+        )
         self._settings = settings
         self._first_source = source
         self._source = self._source_in(folder)
@@ -301,7 +303,7 @@ class Worker:
         before = torch.get_default_dtype()
         torch.set_default_dtype(getattr(torch, self._load_plan.dtype))
         try:
-            with device:
+            with device, self._runtime.weight_memory():
                 make = build_model if self._config.pooling is None else build_pooled
                 build = Build(
                     self._quantization,

@@ -3,15 +3,17 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from octavo.errors import ChatTemplateError
 from octavo.inputs.harmony import Preambles, harmony_effort, harmony_messages, harmony_tools, is_harmony_template
 from octavo.inputs.tools_in_text import calls_as_text, contents_as_parts, with_description
 from octavo.outputs.parsers.tools.call_text import HERMES, CallText, describe_tools
 from octavo.records import TokensPrompt
-from octavo.tokenization.chat_template import CompiledTemplate, compile_template
 from octavo.tokenization.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # brings Jinja, which prompts that are no chats do without
+    from octavo.tokenization.chat_template import CompiledTemplate
 
 ContentFormat = Literal["auto", "string", "openai"]
 MAX_MESSAGES = 1 << 14
@@ -48,7 +50,7 @@ class ChatRenderer:
     def takes_tools(self) -> bool:
         """Whether the chat template has a place for tools; else they are described in the system message."""
         template = self._tokenizer.select_chat_template(self._template_override, with_tools=True)
-        return compile_template(template).takes_tools
+        return _compiled(template).takes_tools
 
     def with_template(self, template: str) -> "ChatRenderer":
         """A renderer that uses ``template``, the text itself or the name of one of the model's."""
@@ -85,7 +87,7 @@ class ChatRenderer:
             ChatTemplateError: a message is malformed, or the template is missing or failed.
         """
         template = self._tokenizer.select_chat_template(self._template_override, with_tools=bool(tools))
-        compiled = compile_template(template)
+        compiled = _compiled(template)
         if content_format != "auto":
             is_text = content_format == "string"
             compiled = replace(compiled, takes_content_text=is_text, takes_content_parts=not is_text)
@@ -139,7 +141,7 @@ class ChatRenderer:
         known = self._takes_system.get(template)
         if known is None:
             probe = [{"role": "system", "content": _PROBE}, {"role": "user", "content": "?"}]
-            compiled = compile_template(template)
+            compiled = _compiled(template)
             prepared = [_for_template(index, message, compiled) for index, message in enumerate(probe)]
             try:
                 text = self._tokenizer.render_chat(prepared, chat_template=template)
@@ -178,7 +180,13 @@ def _checked_kwargs(template_kwargs: Mapping[str, Any] | None) -> dict[str, Any]
     return kwargs
 
 
-def _for_template(index: int, message: object, template: CompiledTemplate) -> dict[str, Any]:
+def _compiled(template: str) -> "CompiledTemplate":
+    from octavo.tokenization.chat_template import compile_template
+
+    return compile_template(template)
+
+
+def _for_template(index: int, message: object, template: "CompiledTemplate") -> dict[str, Any]:
     """One message in the form that the template takes; the caller's is left as it is."""
     where = f"messages[{index}]"
     if not isinstance(message, Mapping):

@@ -12,7 +12,6 @@ from octavo.inputs.processor import InputProcessor
 from octavo.inputs.reasoning import ReasoningBinder, check_reasoning_parser
 from octavo.records import EngineInfo, SamplingParams
 from octavo.tokenization import Tokenizer, load_tokenizer, read_chat_template
-from octavo.tokenization.chat_template import compile_template
 from octavo.tokenization.hugging_face import to_hugging_face
 
 if TYPE_CHECKING:  # takes a second to import, and servers do without
@@ -56,6 +55,8 @@ class TextFrontend:
                 eos.add(tokenizer.eos_token_id)
         template = None if chat_template is None else read_chat_template(chat_template)
         if template is not None:
+            from octavo.tokenization.chat_template import compile_template
+
             # The model's own template may be broken and never used; one set explicitly must fail now.
             compile_template(template)
         renderer = None if tokenizer is None else ChatRenderer(tokenizer, template)

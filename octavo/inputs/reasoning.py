@@ -6,6 +6,7 @@ which the model reasons. How formats are read is the business of :mod:`octavo.ou
 
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,9 +15,11 @@ from octavo.errors import ConfigError
 from octavo.inputs.prompts import ParsedPrompt
 from octavo.outputs.parsers.base import PromptEnd
 from octavo.outputs.parsers.reasoning.tagged import TaggedFormat
-from octavo.outputs.parsers.registry import ReasoningFormat, detect, reasoning_format, run_plugin
 from octavo.records import ReasoningTags, SamplingParams, StructuredOutputsParams
 from octavo.tokenization.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # all formats, which a model without a parser does without
+    from octavo.outputs.parsers.registry import ReasoningFormat
 
 AUTO = "auto"
 PROMPT_END_CHARACTERS = 1000
@@ -66,25 +69,35 @@ def detect_parsers(tokenizer: Tokenizer | None) -> tuple[str | None, str | None]
     """The names of the reasoning parser and of the tool parser that fit a model's chat template and vocabulary."""
     if tokenizer is None:
         return None, None
+    from octavo.outputs.parsers.registry import detect
+
     return detect(tokenizer.chat_template, None, tokenizer.get_vocab().__contains__)
 
 
 def check_reasoning_parser(settings: ModelSettings) -> None:
     """Load the plug-in of reasoning parsers and reject a name that no parser has, before a model is loaded."""
     ReasoningMarkers.of(settings)
+    if not settings.reasoning_parser_plugin and settings.reasoning_parser in ("", AUTO):
+        return
+    from octavo.outputs.parsers.registry import reasoning_format, run_plugin
+
     if settings.reasoning_parser_plugin:
         run_plugin(settings.reasoning_parser_plugin)
     if settings.reasoning_parser not in ("", AUTO):
         reasoning_format(settings.reasoning_parser)
 
 
-def choose_reasoning(name: str, tokenizer: Tokenizer | None) -> ReasoningFormat | None:
+def choose_reasoning(name: str, tokenizer: Tokenizer | None) -> "ReasoningFormat | None":
     """The format of this name; ``auto`` goes by chat template and vocabulary, None for no name."""
     found = detect_parsers(tokenizer)[0] if name == AUTO else name
-    return reasoning_format(found) if found else None
+    if not found:
+        return None
+    from octavo.outputs.parsers.registry import reasoning_format
+
+    return reasoning_format(found)
 
 
-def reasoning_end(reasoning: ReasoningFormat | None, prompt_end: PromptEnd) -> tuple[str, str | None] | None:
+def reasoning_end(reasoning: "ReasoningFormat | None", prompt_end: PromptEnd) -> tuple[str, str | None] | None:
     """The tag that precedes the answer, and what must follow it within a few words; None if there is no reasoning."""
     if reasoning is None:
         return None
@@ -92,7 +105,7 @@ def reasoning_end(reasoning: ReasoningFormat | None, prompt_end: PromptEnd) -> t
     return (parser.end_tag or reasoning.end_tags[0], parser.end_tag_tail) if parser.is_reasoning else None
 
 
-def reasoning_openers(reasoning: ReasoningFormat | None, prompt_end: PromptEnd) -> tuple[str, ...]:
+def reasoning_openers(reasoning: "ReasoningFormat | None", prompt_end: PromptEnd) -> tuple[str, ...]:
     """The tags with which the model begins to reason if the prompt leaves that to it; empty if it does not."""
     if not isinstance(reasoning, TaggedFormat):
         return ()
@@ -100,7 +113,7 @@ def reasoning_openers(reasoning: ReasoningFormat | None, prompt_end: PromptEnd) 
 
 
 def reasoning_tags(
-    reasoning: ReasoningFormat | None,
+    reasoning: "ReasoningFormat | None",
     prompt_end: PromptEnd,
     tokenizer: Tokenizer,
     markers: ReasoningMarkers = NO_MARKERS,
@@ -131,7 +144,10 @@ class BoundAnswer:
 
 
 def bind_after_reasoning(
-    constraint: StructuredOutputsParams, reasoning: ReasoningFormat | None, prompt_end: PromptEnd, tokenizer: Tokenizer
+    constraint: StructuredOutputsParams,
+    reasoning: "ReasoningFormat | None",
+    prompt_end: PromptEnd,
+    tokenizer: Tokenizer,
 ) -> BoundAnswer:
     """The constraint for what follows the model's reasoning, if there is any."""
     end = reasoning_end(reasoning, prompt_end)
@@ -160,7 +176,7 @@ class ReasoningBinder:
         markers: replace its tags where the reasoning is limited.
     """
 
-    def __init__(self, reasoning: ReasoningFormat, tokenizer: Tokenizer, markers: ReasoningMarkers) -> None:
+    def __init__(self, reasoning: "ReasoningFormat", tokenizer: Tokenizer, markers: ReasoningMarkers) -> None:
         self._markers = markers
         self._reasoning = reasoning
         self._tokenizer = tokenizer

@@ -65,11 +65,11 @@ FORMATS = {
 class BlockKernels(Protocol):
     """A device's kernels for these formats. Packed weights are ``[panels, bytes]`` uint8."""
 
-    def pack(self, raw: torch.Tensor, name: str, num_inputs: int) -> torch.Tensor:
-        """Pack a GGUF tensor's rows, ``[out, bytes]`` uint8."""
+    def pack(self, raw: torch.Tensor, name: str, num_inputs: int, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Pack a GGUF tensor's rows, ``[out, bytes]`` uint8; into ``out`` if it is given."""
 
-    def quantize(self, weight: torch.Tensor, name: str) -> torch.Tensor:
-        """Round a weight ``[out, in]`` to ``int8`` or ``int4``, and pack it."""
+    def quantize(self, weight: torch.Tensor, name: str, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Round a weight ``[out, in]`` to ``int8`` or ``int4``, and pack it; into ``out`` if it is given."""
 
     def linear(
         self, packed: torch.Tensor, name: str, shape: tuple[int, int], bias: torch.Tensor | None, dtype: torch.dtype

@@ -4,10 +4,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import repeat
+from typing import TYPE_CHECKING
 
 from octavo.records import PreparedRequest, RequestStateStats, SamplingParams, StepOutputs
-from octavo.telemetry.metrics import Metrics
 from octavo.telemetry.tracing import RequestTrace, Tracer
+
+if TYPE_CHECKING:  # its caller has imported it
+    from octavo.telemetry.metrics import Metrics
 
 
 @dataclass(slots=True)
@@ -46,7 +49,7 @@ class RequestMeter:
         model_name: what traces call the model.
     """
 
-    def __init__(self, metrics: Metrics, tracer: Tracer | None = None, model_name: str = "") -> None:
+    def __init__(self, metrics: "Metrics", tracer: Tracer | None = None, model_name: str = "") -> None:
         self._metrics = metrics
         self._tracer = tracer
         self._model_name = model_name

@@ -15,11 +15,13 @@ import psutil
 import torch
 
 from octavo.config import EngineConfig
-from octavo.platforms.huge_pages import huge_zeros, reserve_huge_heap
+from octavo.platforms.host_threads import HostThreads
+from octavo.platforms.huge_pages import reserve_huge_heap
 from octavo.platforms.native import instruction_set, native_kernels, why_missing
 from octavo.platforms.platform import DeviceMemory, Platform
 from octavo.platforms.recording import Recording
 from octavo.platforms.runtime import Captured, DeviceRuntime, Event, Graph, GraphCapture, SideStream
+from octavo.platforms.weight_memory import WeightMemory, huge_zeros
 
 logger = logging.getLogger(__name__)
 
@@ -65,15 +67,15 @@ class CpuPlatform(Platform):
     def moe_backends(self) -> tuple[str, ...]:
         return ("torch",) if native_kernels() is None else ("native", "torch")
 
-    def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> None:
+    def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> HostThreads:
         num_threads = num_threads or max(1, available_cores() // num_processes)
-        torch.set_num_threads(num_threads)
         if (native := native_kernels()) is not None:
             native.set_num_threads(num_threads)
         else:
             _warn_of_missing_kernels()
-        if num_bytes:
-            reserve_huge_heap(num_bytes)
+            if num_bytes:
+                reserve_huge_heap(num_bytes)
+        return HostThreads(num_threads)
 
     def read_bandwidth(self) -> float:
         return _measure_read_bandwidth()
@@ -120,10 +122,14 @@ class CpuRuntime(DeviceRuntime):
         return tensor
 
     def empty_host(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype)
+        # A mapping goes back to the system with the tensor, while malloc would keep the memory for what comes next.
+        return huge_zeros(shape, dtype)
 
     def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return huge_zeros(shape, dtype)
+
+    def weight_memory(self) -> AbstractContextManager[object]:
+        return WeightMemory()
 
     def last_cache_bytes(self) -> int:
         return 4 << 20  # a guess: no portable interface tells

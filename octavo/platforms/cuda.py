@@ -9,6 +9,7 @@ import torch
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
 from octavo.garbage import garbage_collection_off
+from octavo.platforms.host_threads import HostThreads
 from octavo.platforms.platform import DeviceMemory, Platform
 from octavo.platforms.runtime import Captured, DeviceRuntime, Event, Graph, GraphCapture, SideStream
 
@@ -75,8 +76,8 @@ class CudaPlatform(Platform):
     def moe_backends(self) -> tuple[str, ...]:
         return ("triton",)
 
-    def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> None:
-        torch.set_num_threads(num_threads or 1)
+    def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> HostThreads:
+        return HostThreads(num_threads or 1)
 
     def read_bandwidth(self) -> float:
         properties = torch.cuda.get_device_properties(self.device)

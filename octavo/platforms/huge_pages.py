@@ -1,18 +1,12 @@
-"""Huge pages for weights (on Linux with glibc) and for caches.
+"""Huge pages for weights that a library packs, on Linux with glibc; others have :mod:`octavo.platforms.weight_memory`.
 
-Reading weights from 4 KiB pages spends much of its time on TLB misses. Libraries that pack weights allocate each of
-them with malloc, which maps large blocks one by one, too small or misaligned for 2 MiB pages. So malloc is told to
-allocate them from its contiguous heap, the heap is extended ahead of time, and the kernel is asked to back it with huge
-pages as it fills. Measured on 2 cores of a Zen 4 (SmolLM2, bfloat16): 4 to 8 % in decode and prefill.
+Libraries that pack weights allocate each of them with malloc, which maps large blocks one by one, too small or
+misaligned for 2 MiB pages. So malloc is told to allocate them from its contiguous heap, the heap is extended ahead of
+time, and the kernel is asked to back it with huge pages as it fills.
 """
 
-import contextlib
 import ctypes
-import math
-import mmap
 import re
-
-import torch
 
 from octavo.glibc import glibc
 
@@ -45,19 +39,6 @@ def reserve_huge_heap(num_bytes: int) -> bool:
     libc.mallopt(_M_TOP_PAD, 1 << 20)
     heap = _heap_range()
     return heap is not None and libc.madvise(heap[0], heap[1] - heap[0], _MADV_HUGEPAGE) == 0
-
-
-def huge_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Zeroed memory in huge pages where the system has them.
-
-    The system provides zeroed pages on first touch, while ``torch.zeros`` writes all of them now. Huge pages save most
-    of the TLB misses of reading scattered blocks.
-    """
-    memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
 def _heap_range() -> tuple[int, int] | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from octavo.config import EngineConfig
+from octavo.platforms.host_threads import HostThreads
 
 _COMPUTE_TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
@@ -91,13 +92,16 @@ class Platform(ABC):
         return ("torch",)
 
     @abstractmethod
-    def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> None:
+    def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> HostThreads:
         """Set up this process for computing.
 
         Args:
             num_threads: host threads for computation; None uses the platform's default.
             num_bytes: memory that weights will need.
             num_processes: processes that share the host's cores.
+
+        Returns:
+            The context for all that is computed: only there PyTorch uses so many threads.
         """
 
     @abstractmethod

@@ -7,7 +7,7 @@ gets the runtime of a tensor's device from :func:`octavo.platforms.runtime_of`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -118,6 +118,10 @@ class DeviceRuntime(ABC):
     @abstractmethod
     def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Zeroed device memory for a large, long-lived buffer such as the key/value cache."""
+
+    def weight_memory(self) -> AbstractContextManager[object]:
+        """A context for building a model, in which its tensors get the memory that suits weights."""
+        return nullcontext()
 
     @abstractmethod
     def last_cache_bytes(self) -> int:

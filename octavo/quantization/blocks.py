@@ -1,7 +1,7 @@
 """Weights of integers in groups that share a scale: a GGUF file's as they are, or int8 and int4 made at load."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -53,9 +53,9 @@ class BlockScheme(LinearScheme):
 
     def _slot(self, module: LinearWeights, part: WeightPart, view: torch.Tensor) -> WeightSlot:
         if self.format in MADE_AT_LOAD:
-            return part.weight_slot(view, _quantize(self.format))
-        pack = part.ordered(_pack(self.format, module.in_features))
-        return WeightSlot(view, (part.shape,), self._raw_slice(part), pack, raw_type=self.format)
+            return replace(part.weight_slot(view), store=_quantize(self.format))
+        pack = _pack(self.format, module.in_features)
+        return WeightSlot(view, (part.shape,), self._raw_slice(part), part.order, raw_type=self.format, store=pack)
 
     def _raw_slice(self, part: WeightPart) -> tuple[Index, ...]:
         """The part of a file's rows of bytes that holds a part of the weight."""
@@ -67,12 +67,12 @@ class BlockScheme(LinearScheme):
         return outputs, slice(inputs.start // unit * size, inputs.stop // unit * size)
 
 
-def _quantize(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda weight: _kernels(weight).quantize(weight, name)
+def _quantize(name: str) -> Callable[[torch.Tensor, torch.Tensor], object]:
+    return lambda weight, view: _kernels(weight).quantize(weight, name, view)
 
 
-def _pack(name: str, in_features: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda raw: pack_blocks(raw, name, in_features)
+def _pack(name: str, in_features: int) -> Callable[[torch.Tensor, torch.Tensor], object]:
+    return lambda raw, view: _kernels(raw).pack(raw, name, in_features, view)
 
 
 def pack_blocks(raw: torch.Tensor, name: str, in_features: int) -> torch.Tensor:

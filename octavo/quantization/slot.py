@@ -24,6 +24,7 @@ class WeightSlot:
         shapes: shapes that the checkpoint's tensor may have, the usual one first; empty for the view's.
         source_slice: the part of the tensor that goes here, per dimension; empty for all of it.
         transform: converts that part, on the view's device, into the view's shape; None converts only the type.
+        store: writes what ``transform`` leaves into the view, in a form of its own; None copies it.
         has_scale: whether the tensor's values mean nothing without a scale, which has a slot of its own.
         raw_type: the type of a GGUF tensor whose rows of bytes go here as they are, ``[out, bytes]`` uint8; empty for
             its values.
@@ -38,6 +39,7 @@ class WeightSlot:
     has_scale: bool = False
     raw_type: str = ""
     alternatives: tuple[str, ...] = ()
+    store: Callable[[torch.Tensor, torch.Tensor], object] | None = None
 
     @property
     def source_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -49,15 +51,20 @@ class WeightSlot:
         return shape in self.source_shapes
 
     @property
+    def is_converted(self) -> bool:
+        """Whether values are changed in more than their type."""
+        return self.transform is not None or self.store is not None
+
+    @property
     def is_direct(self) -> bool:
         """Whether the tensor's values, converted in type, are the view's, one after another."""
-        return self.transform is None and not self.source_slice and self.view.is_contiguous()
+        return not self.is_converted and not self.source_slice and self.view.is_contiguous()
 
     @property
     def whole_rows(self) -> slice | None:
         """The rows of the tensor that are the view's values, converted in type, if it is some rows and nothing else."""
         columns = tuple(slice(0, size) for size in self.source_shapes[0][1:])
-        if self.transform is not None or not self.view.is_contiguous() or self.source_slice[1:] not in ((), columns):
+        if self.is_converted or not self.view.is_contiguous() or self.source_slice[1:] not in ((), columns):
             return None
         rows = self.source_slice[0] if self.source_slice else None
         return rows if isinstance(rows, slice) else None
@@ -75,7 +82,10 @@ class WeightSlot:
         """Store a whole tensor of the checkpoint, which is on the view's device."""
         part = tensor[self.source_slice] if self.source_slice else tensor
         part = part if self.transform is None else self.transform(part)
-        self.view.copy_(part.view(self.view.shape))
+        if self.store is None:
+            self.view.copy_(part.view(self.view.shape))
+        else:
+            self.store(part, self.view)
 
 
 @dataclass(frozen=True, slots=True)

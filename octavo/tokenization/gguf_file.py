@@ -8,9 +8,11 @@ import math
 import mmap
 import os
 import struct
+import sys
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, overload
 
@@ -25,6 +27,8 @@ _MAX_TENSORS = 1 << 20
 _MAX_NAME = 256
 _MAX_DIMS = 4
 _MAX_NESTING = 4
+_LONGEST_LIST = 1024
+"""Numbers of an array that are read as objects; longer arrays describe vocabularies."""
 _STRING, _ARRAY = 8, 9
 _SCALARS: dict[int, struct.Struct] = {
     number: struct.Struct(f"<{code}")
@@ -74,7 +78,8 @@ class GGUFFile:
 
     Attributes:
         path: the file.
-        metadata: key → value; arrays are lists, those of strings :class:`GGUFStrings`.
+        metadata: key → value; arrays are lists, those of strings :class:`GGUFStrings`, long ones of numbers
+            :class:`array.array`.
         tensors: name → place in the file.
     """
 
@@ -85,7 +90,7 @@ class GGUFFile:
 
     @classmethod
     def open(cls, path: Path) -> "GGUFFile":
-        """Read a file's header.
+        """Read a file's header, or take the last one that was read if the file has not changed since.
 
         Raises:
             ModelNotFoundError: there is no such file.
@@ -94,26 +99,49 @@ class GGUFFile:
         """
         try:
             with path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if size == 0:
-                    raise WeightsError(f"{path} is empty.")
-                with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                    return cls(path, *_GGUFReader(path, data, size).read())
+                status = os.fstat(file.fileno())
         except FileNotFoundError:
             raise ModelNotFoundError(f"There is no file {path}.") from None
         except OSError as error:
-            raise WeightsError(f"{path} cannot be read: {error.strerror or error}.") from None
+            raise _unreadable(path, error) from None
+        return _read_header(path, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns))
+
+
+# A start reads configuration, tokenizer, generation settings and weights one after another.
+@lru_cache(maxsize=1)
+def _read_header(path: Path, version: tuple[int, ...]) -> GGUFFile:
+    """Read a file's header.
+
+    Args:
+        version: what tells this content of the file from others.
+    """
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size == 0:
+                raise WeightsError(f"{path} is empty.")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return GGUFFile(path, *_GGUFReader(path, data, size).read())
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> WeightsError:
+    return WeightsError(f"{path} cannot be read: {error.strerror or error}.")
 
 
 class GGUFStrings(Sequence[str]):
-    """An array of strings, decoded when it is first read: only tokenizers need the vocabularies of a header.
+    """An array of strings, read from the file on each access: only tokenizers need the vocabularies of a header.
 
     Args:
-        data: the strings, each after its length.
+        path: the file.
+        start, end: where it holds the strings, each after its length.
     """
 
-    def __init__(self, data: bytes, count: int) -> None:
-        self._data = data
+    def __init__(self, path: Path, start: int, end: int, count: int) -> None:
+        self._path = path
+        self._start = start
+        self._end = end
         self._count = count
 
     def __len__(self) -> int:
@@ -126,14 +154,29 @@ class GGUFStrings(Sequence[str]):
     def __getitem__(self, index: slice) -> list[str]: ...
 
     def __getitem__(self, index: int | slice) -> str | list[str]:
-        return self._texts[index]
+        return self.texts()[index]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._texts)
+        return iter(self.texts())
 
-    @cached_property
-    def _texts(self) -> list[str]:
-        data, at, length_at = self._data, 0, _U64.unpack_from
+    def texts(self) -> list[str]:
+        """All of them.
+
+        Raises:
+            WeightsError: the file has changed since its header was read.
+        """
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._start)
+                data = file.read(self._end - self._start)
+            return self._decode(data)
+        except OSError as error:
+            raise _unreadable(self._path, error) from None
+        except struct.error:
+            raise WeightsError(f"{self._path} has changed while it was read.") from None
+
+    def _decode(self, data: bytes) -> list[str]:
+        at, length_at = 0, _U64.unpack_from
         texts: list[str] = []
         for _ in range(self._count):
             (length,) = length_at(data, at)
@@ -247,9 +290,14 @@ class _GGUFReader:
         scalar = self._scalar(kind)
         if self._at + count * scalar.size > self._limit:
             raise IndexError
-        values = struct.unpack_from(f"<{count}{scalar.format[-1]}", self._data, self._at)
-        self._at += count * scalar.size
-        return list(values)
+        start, self._at = self._at, self._at + count * scalar.size
+        code = scalar.format[-1]
+        if count <= _LONGEST_LIST or code == "?":
+            return list(struct.unpack_from(f"<{count}{code}", self._data, start))
+        numbers = array(code, self._data[start : self._at])
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        return numbers
 
     def _strings(self, count: int) -> "GGUFStrings":
         """Skip the body of an array of strings, which is most of a header; it is decoded on access."""
@@ -260,7 +308,7 @@ class _GGUFReader:
             if at > limit:
                 raise IndexError
         self._at = at
-        return GGUFStrings(data[start:at], count)
+        return GGUFStrings(self._path, start, at, count)
 
     def _tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
         name = self._name()

@@ -4,6 +4,7 @@ A GGUF file contains a vocabulary, not a tokenizer: normalisation and pre-tokeni
 (``tokenizer.ggml.pre``) that every reader has to know. The names and their meaning are llama.cpp's.
 """
 
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -161,8 +162,11 @@ class _Vocabulary:
 
 def _byte_level(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> Backend:
     pre_tokenization = _pre_tokenization(metadata)
-    merges = [(left, right) for left, _, right in (m.partition(" ") for m in _list_of(str, metadata, "merges"))]
     ids = {token: token_id for token_id, token in enumerate(vocabulary.tokens)}
+    # The parts are tokens: sharing the strings halves the memory that a start takes for a moment, and leaves in pieces.
+    own = dict(zip(ids, ids, strict=True)).get
+    pairs = (merge.partition(" ") for merge in _list_of(str, metadata, "merges"))
+    merges = [(own(left, left), own(right, right)) for left, _, right in pairs]
     backend = Backend(models.BPE(vocab=ids, merges=merges, ignore_merges=pre_tokenization.ignores_merges))
     if pre_tokenization.is_nfc:
         backend.normalizer = normalizers.NFC()
@@ -260,6 +264,7 @@ def _list_of(kind: type[_T], metadata: Mapping[str, Any], name: str) -> list[_T]
     values = metadata.get(f"tokenizer.ggml.{name}")
     if values is None:
         return []
-    if not isinstance(values, list | GGUFStrings) or not set(map(type, values)) <= {kind}:
+    listed: list[Any] | None = list(values) if isinstance(values, list | array | GGUFStrings) else None
+    if listed is None or not set(map(type, listed)) <= {kind}:
         raise UnsupportedModelError(f"The GGUF file's tokenizer is damaged: {name} is no array of {kind.__name__}.")
-    return list(values)
+    return listed

@@ -9,7 +9,6 @@ from typing import Any
 import tokenizers
 
 from octavo.errors import ChatTemplateError, InvalidRequestError
-from octavo.tokenization.chat_template import render_chat
 from octavo.tokenization.decoding import DecodingScheme, decoding_scheme
 from octavo.tokenization.frame import SpecialTokenFrame
 
@@ -224,6 +223,8 @@ class Tokenizer:
             continue_final_message: leave the last message open, to be continued.
             chat_template: name of one of the model's templates, or a template.
         """
+        from octavo.tokenization.chat_template import render_chat
+
         return render_chat(
             self.select_chat_template(chat_template, with_tools=bool(tools)),
             messages,

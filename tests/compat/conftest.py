@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from tiny_llama import write_model
 
 Run = Callable[..., str]
@@ -39,7 +38,6 @@ def run_script(
     mirror: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Run]:
     """Runs a script here, as ``__main__``, and returns what it printed."""
-    num_threads = torch.get_num_threads()
 
     def run(text: str, *arguments: str) -> str:
         script = tmp_path / "script.py"
@@ -49,7 +47,6 @@ def run_script(
         return capsys.readouterr().out
 
     yield run
-    torch.set_num_threads(num_threads)
 
 
 def run_python(*arguments: str) -> str:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from engine_requests import engine_request
 from event_subscriber import AllBlocksCleared, BlockRemoved, BlockStored, Event, decode, replay_until
 from tiny_llama import SETTINGS, write_model
@@ -25,7 +24,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def start(folder: Path, tmp_path: Path) -> Iterator[Start]:
     started: list[LLM] = []
-    threads = torch.get_num_threads()
 
     def start_on(**settings: Any) -> LLM:
         events = {
@@ -39,7 +37,6 @@ def start(folder: Path, tmp_path: Path) -> Iterator[Start]:
     yield start_on
     for llm in started:
         llm.shutdown()
-    torch.set_num_threads(threads)
 
 
 def generate(llm: LLM, *prompts: list[int], **settings: Any) -> None:

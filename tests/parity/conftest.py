@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import torch
 import worker_host
 from record import register_recorder
 from tiny_checkpoints import MAX_LENGTH, Checkpoint, write_checkpoint
@@ -17,14 +16,6 @@ from octavo.execution import peer_process
 
 def pytest_configure(config: pytest.Config) -> None:
     register_recorder(config)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _keep_num_threads() -> Iterator[None]:
-    """Starting an engine sets the threads of the whole process."""
-    num_threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(num_threads)
 
 
 @pytest.fixture(scope="session")

@@ -123,7 +123,6 @@ def test_instruction_sets(
 @pytest.fixture
 def chosen(builds: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Choices are made anew, and later ones again."""
-    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     for function in (native_kernels, cpu._warn_of_missing_kernels):
         function.cache_clear()
     yield

@@ -3,6 +3,7 @@
 import errno
 import struct
 import tracemalloc
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,8 +103,24 @@ def _with_data(header: bytes, num_bytes: int, alignment: int = 32) -> bytes:
 
 
 def listed(value: Any) -> Any:
-    """A value with its strings decoded."""
-    return list(value) if isinstance(value, GGUFStrings) else value
+    """A value, with an array as a list."""
+    return list(value) if isinstance(value, GGUFStrings | array) else value
+
+
+def test_a_header_is_read_once_until_the_file_changes(tmp_path: Path) -> None:
+    path = _write(tmp_path / "model.gguf")
+    first = GGUFFile.open(path)
+    assert GGUFFile.open(path) is first
+    _write(path, alignment=64)
+    assert GGUFFile.open(path).metadata["general.alignment"] == 64
+
+
+def test_strings_of_a_file_that_was_cut_off_since(tmp_path: Path) -> None:
+    words = GGUFFile.open(_write(tmp_path / "model.gguf")).metadata["a.words"]
+    assert words[1:] == ["zwei", "▁three"]
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    with pytest.raises(WeightsError, match="has changed while it was read"):
+        list(words)
 
 
 @pytest.mark.parametrize("alignment", [None, 64, 4096])
@@ -116,11 +133,11 @@ def test_reads_what_the_library_writes(tmp_path: Path, alignment: int | None) ->
         assert listed(file.metadata[key]) == value, key
     content = path.read_bytes()
     assert list(file.tensors) == list(TENSORS)
-    for name, array in TENSORS.items():
+    for name, values in TENSORS.items():
         tensor = file.tensors[name]
-        assert (tensor.name, tensor.shape) == (name, array.shape)
-        assert tensor.num_rows == array.size // array.shape[-1]
-        assert content[tensor.offset : tensor.offset + tensor.num_bytes] == array.tobytes()
+        assert (tensor.name, tensor.shape) == (name, values.shape)
+        assert tensor.num_rows == values.size // values.shape[-1]
+        assert content[tensor.offset : tensor.offset + tensor.num_bytes] == values.tobytes()
 
 
 @pytest.mark.long

@@ -14,16 +14,16 @@ class NativeBlocks(BlockKernels):
     def __init__(self, native: NativeKernels) -> None:
         self._native = native
 
-    def pack(self, raw: torch.Tensor, name: str, num_inputs: int) -> torch.Tensor:
-        packed = _empty(name, len(raw), num_inputs)
+    def pack(self, raw: torch.Tensor, name: str, num_inputs: int, out: torch.Tensor | None = None) -> torch.Tensor:
+        packed = _memory(out, name, len(raw), num_inputs)
         raw = raw.contiguous()
         self._native.pack(raw.data_ptr(), packed.data_ptr(), len(raw), num_inputs, BLOCK_NUMBERS[name])
         return packed
 
-    def quantize(self, weight: torch.Tensor, name: str) -> torch.Tensor:
-        packed = _empty(name, *weight.shape)
-        weight = weight.contiguous()
+    def quantize(self, weight: torch.Tensor, name: str, out: torch.Tensor | None = None) -> torch.Tensor:
         num_outputs, num_inputs = weight.shape
+        packed = _memory(out, name, num_outputs, num_inputs)
+        weight = weight.contiguous()
         types = BLOCK_NUMBERS[name], TYPE_NUMBERS[weight.dtype]
         self._native.quantize(weight.data_ptr(), packed.data_ptr(), num_outputs, num_inputs, *types)
         return packed
@@ -43,5 +43,9 @@ def register(native: NativeKernels) -> None:
         return kernels
 
 
-def _empty(name: str, num_outputs: int, num_inputs: int) -> torch.Tensor:
-    return torch.empty(-(-num_outputs // LANES), FORMATS[name].panel_bytes(num_inputs), dtype=torch.uint8)
+def _memory(out: torch.Tensor | None, name: str, num_outputs: int, num_inputs: int) -> torch.Tensor:
+    shape = -(-num_outputs // LANES), FORMATS[name].panel_bytes(num_inputs)
+    if out is None:
+        return torch.empty(shape, dtype=torch.uint8)
+    assert out.shape == shape and out.is_contiguous(), "panels of the weight"
+    return out

@@ -3,9 +3,11 @@
 import math
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
+from octavo.platforms import runtime_of
 from octavo.quantization.slot import WeightSlot
 
 _conversion = threading.Lock()
@@ -37,7 +39,9 @@ class TensorArrival:
         """The memory for ``count`` elements from ``start`` on, ``[count]`` of :attr:`dtype`, contiguous."""
         with self._lock:
             if self._values is None:
-                self._values = torch.empty(math.prod(self._shape), dtype=self.dtype, device=self.device)
+                runtime = runtime_of(self.device)
+                make = runtime.empty_host if runtime.is_host else partial(torch.empty, device=self.device)
+                self._values = make(math.prod(self._shape), dtype=self.dtype)
             return self._values[start : start + count]
 
     def arrived(self, count: int) -> None:

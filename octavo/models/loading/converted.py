@@ -91,7 +91,7 @@ def _stacked(
     places = slots.get(group.name, ())
     kinds = [(type(operation).__name__, operation.dim) for operation in group.converter.operations]
     is_stack = kinds in ([("MergeModulelist", 0)], [("MergeModulelist", 0), ("Concatenate", 1)])
-    are_parts = all(place.transform is None and _are_slices(place) for place in places)
+    are_parts = all(not place.is_converted and _are_slices(place) for place in places)
     if not is_stack or not places or not are_parts:
         return {}
     num_experts, num_rows = results[group.name].shape[:2]

@@ -15,9 +15,9 @@ from octavo.hub.gguf_names import EACH, GGUFConversion, gguf_conversion, hf_name
 from octavo.hub.model_config import ModelConfig
 from octavo.models.loading.arrival import TensorArrival
 from octavo.models.loading.dequantize import SUPPORTED, dequantize
-from octavo.models.loading.files import read
+from octavo.models.loading.files import read, read_into
 from octavo.models.loading.staging import Staging
-from octavo.platforms import available_cores
+from octavo.platforms import available_cores, runtime_of
 from octavo.quantization.slot import Slots, WeightSlot
 from octavo.tokenization.gguf_file import GGUFFile, GGUFTensor
 
@@ -50,8 +50,9 @@ class _RawTensor:
     @torch.inference_mode()
     def load(self, staging: Staging) -> int:
         """Read and store; returns the number of elements."""
-        raw = torch.from_numpy(read(self.path, self.tensor.offset, self.tensor.num_bytes))
-        raw = raw.view(self.tensor.num_rows, -1)
+        runtime = runtime_of(self.slots[0].view.device)
+        raw = runtime.empty_host(self.tensor.num_rows, self.tensor.num_bytes // self.tensor.num_rows, dtype=torch.uint8)
+        read_into(self.path, self.tensor.offset, raw.numpy())
         if self.change.permuted_heads:
             shape = (self.tensor.num_rows, raw.shape[1])
             raw = _unpermuted(raw, shape, self.change.permuted_heads).reshape(shape)

@@ -1,0 +1,293 @@
+// Weights to panels of integers: a GGUF file's rows, and floating-point weights that are rounded.
+//
+// A thread owns a panel. It gathers the panel in its own memory and copies it to its place, since that may be where the
+// rows lie. Codes are handled as words of one output's codes for four inputs, as panels have them.
+#include "block_pack.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace octavo {
+namespace {
+
+uint32_t word_at(const unsigned char* from) {
+    uint32_t word;
+    std::memcpy(&word, from, 4);
+    return word;
+}
+
+template <class T>
+void put(unsigned char* to, T value) {
+    std::memcpy(to, &value, sizeof(T));
+}
+
+constexpr uint32_t kNibbles = 0x0f0f0f0f, kTwos = 0x03030303, kOnes = 0x01010101;
+
+// The codes of a group of one output: the low four bits (all eight of codes of 8 bits), and the bits above.
+struct GroupCodes {
+    uint32_t low[8], high[8];
+};
+
+// `to`: where the output's word is in the group's first register.
+template <int kBits, int kVectors>
+void put_codes(const GroupCodes& codes, unsigned char* to) {
+    if constexpr (kBits == 8) {
+        for (int v = 0; v < kVectors; ++v) put(to + v * kCodeBytes, codes.low[v]);
+        return;
+    }
+    constexpr int kHalf = kVectors / 2;
+    for (int v = 0; v < kHalf; ++v) put(to + v * kCodeBytes, codes.low[v] | codes.low[v + kHalf] << 4);
+    if constexpr (kBits > 4) {
+        uint32_t high = 0;
+        for (int v = 0; v < kVectors; ++v) high |= codes.high[v] << (v * (kBits - 4));
+        put(to + kHalf * kCodeBytes, high);
+    }
+}
+
+// One row of GGUF's blocks of 32: scale, minimum if there is one, fifth bits, four-bit codes (the first half of the
+// inputs low).
+template <int kBlock>
+void pack_small(const unsigned char* from, int64_t num_inputs, unsigned char* panel, int lane) {
+    constexpr BlockSpec spec = kSpecs[kBlock];
+    const int64_t bytes = raw_row_bytes(kBlock, 32);
+    for (int64_t g = 0; g < num_inputs / 32; ++g, from += bytes) {
+        unsigned char* group = panel + spec.group_place(g);
+        std::memcpy(group + 2 * lane, from, 2);
+        if (spec.has_min) std::memcpy(group + 2 * (kLanes + lane), from + 2, 2);
+        const unsigned char* raw = from + (spec.has_min ? 4 : 2);
+        GroupCodes codes;
+        if constexpr (spec.bits == 8) {
+            for (int v = 0; v < 8; ++v) codes.low[v] = word_at(raw + 4 * v) ^ 0x80808080;
+        } else {
+            constexpr bool kFive = spec.bits == 5;
+            const uint32_t fifth = kFive ? word_at(raw) : 0;
+            for (int v = 0; v < 4; ++v) {
+                const uint32_t word = word_at(raw + (kFive ? 4 : 0) + 4 * v);
+                codes.low[v] = word & kNibbles;
+                codes.low[v + 4] = word >> 4 & kNibbles;
+            }
+            for (int v = 0; v < 8; ++v)  // four bits to the lowest of a byte each
+                codes.high[v] = ((fifth >> (4 * v) & 15) * 0x00204081u) & kOnes;
+        }
+        put_codes<spec.bits, 8>(codes, group + spec.scale_bytes() + 4 * lane);
+    }
+}
+
+// Eight scales and minimums of 6 bits in 12 bytes.
+void read_six_bits(const unsigned char* from, uint8_t* scales, uint8_t* mins) {
+    for (int i = 0; i < 4; ++i) {
+        scales[i] = from[i] & 63;
+        mins[i] = from[i + 4] & 63;
+        scales[i + 4] = (uint8_t)((from[i + 8] & 15) | from[i] >> 6 << 4);
+        mins[i + 4] = (uint8_t)(from[i + 8] >> 4 | from[i + 4] >> 6 << 4);
+    }
+}
+
+// One row of GGUF's Q4_K or Q5_K: 256 inputs in eight groups, codes of two groups side by side.
+template <int kBlock>
+void pack_super(const unsigned char* from, int64_t num_inputs, unsigned char* panel, int lane) {
+    constexpr BlockSpec spec = kSpecs[kBlock];
+    const int64_t bytes = raw_row_bytes(kBlock, kSuper);
+    for (int64_t s = 0; s < num_inputs / kSuper; ++s, from += bytes) {
+        unsigned char* super = panel + spec.super_place(s);
+        std::memcpy(super + 2 * lane, from, 2);
+        std::memcpy(super + 2 * (kLanes + lane), from + 2, 2);
+        uint8_t scales[8], mins[8];
+        read_six_bits(from + 4, scales, mins);
+        const unsigned char* high = from + 16;
+        const unsigned char* low = high + (spec.bits == 5 ? 32 : 0);
+        for (int g = 0; g < 8; ++g) {
+            unsigned char* group = panel + spec.group_place(8 * s + g);
+            group[lane] = scales[g];
+            group[kLanes + lane] = mins[g];
+            GroupCodes codes;
+            for (int v = 0; v < 8; ++v) {
+                codes.low[v] = word_at(low + g / 2 * 32 + 4 * v) >> (g % 2 * 4) & kNibbles;
+                codes.high[v] = spec.bits == 5 ? word_at(high + 4 * v) >> g & kOnes : 0;
+            }
+            put_codes<spec.bits, 8>(codes, group + spec.scale_bytes() + 4 * lane);
+        }
+    }
+}
+
+// One row of GGUF's Q6_K: 256 inputs in groups of 16; in each half, four runs of 32 share bytes.
+template <int kBlock>
+void pack_six(const unsigned char* from, int64_t num_inputs, unsigned char* panel, int lane) {
+    constexpr BlockSpec spec = kSpecs[kBlock];
+    for (int64_t s = 0; s < num_inputs / kSuper; ++s, from += 210) {
+        std::memcpy(panel + spec.super_place(s) + 2 * lane, from + 208, 2);
+        for (int g = 0; g < 16; ++g) {
+            unsigned char* group = panel + spec.group_place(16 * s + g);
+            group[lane] = from[192 + g];
+            const int half = g / 8, run = g % 8 / 2, within = g % 2 * 16;
+            GroupCodes codes;
+            for (int v = 0; v < 4; ++v) {
+                const uint32_t low = word_at(from + half * 64 + run % 2 * 32 + within + 4 * v);
+                codes.low[v] = low >> (run / 2 * 4) & kNibbles;
+                codes.high[v] = word_at(from + 128 + half * 32 + within + 4 * v) >> (2 * run) & kTwos;
+            }
+            put_codes<spec.bits, 4>(codes, group + spec.scale_bytes() + 4 * lane);
+        }
+    }
+}
+
+using PackRow = void (*)(const unsigned char* from, int64_t num_inputs, unsigned char* panel, int lane);
+constexpr PackRow kPackRow[] = {pack_small<0>, pack_small<1>, pack_small<2>, pack_small<3>,
+                                pack_small<4>, pack_super<5>, pack_super<6>, pack_six<7>};
+
+// The weights of a group of inputs, each of all outputs of a panel; outputs that do not exist are zero.
+template <class T>
+void read_group(const T* rows, int64_t row_size, int num_rows, Lanes (&values)[kXGroup]) {
+    float by_input[kXGroup][kLanes] = {};
+    for (int lane = 0; lane < num_rows; ++lane) {
+        float row[kXGroup];
+        for (int i = 0; i < kXGroup; i += kLanes) store(row + i, load(rows + lane * row_size + i));
+        for (int i = 0; i < kXGroup; ++i) by_input[i][lane] = row[i];
+    }
+    for (int i = 0; i < kXGroup; ++i) values[i] = load(by_input[i]);
+}
+
+Lanes min(const Lanes& a, const Lanes& b) {
+    Lanes r;
+    OCTAVO_EACH_PART r.part[i] = a.part[i] < b.part[i] ? a.part[i] : b.part[i];
+    return r;
+}
+
+// Each value as a whole number of steps, within bounds; 0 where the step is 0.
+Lanes count_steps(const Lanes& value, const Lanes& step, float least, float most) {
+    const Floats magic = broadcast(12582912.f);  // 1.5 * 2^23: adding it rounds to the nearest integer
+    const Floats low = broadcast(least), high = broadcast(most), zero = broadcast(0.f);
+    Lanes r;
+    OCTAVO_EACH_PART {
+        const Floats quotient = value.part[i] / step.part[i];
+        const Floats within = quotient < low ? low : (high < quotient ? high : quotient);
+        r.part[i] = step.part[i] == zero ? zero : (within + magic) - magic;
+    }
+    return r;
+}
+
+Lanes as_half(const Lanes& x) {
+    Float16 halves[kLanes];
+    store(halves, x);
+    return load(halves);
+}
+
+// The scale and minimum of codes 0 .. 15 of a group, as float16 holds them.
+struct Range {
+    Lanes scale, min;
+};
+
+// Of some ranges between the values' own and three quarters of it, the one with the least squared error.
+Range best_range(const Lanes (&values)[kXGroup]) {
+    Lanes low = values[0], high = values[0];
+    for (int i = 1; i < kXGroup; ++i) {
+        high = max(high, values[i]);
+        low = min(low, values[i]);
+    }
+    const Lanes centre = splat(0.5f) * (low + high), half = splat(0.5f) * (high - low);
+    Range best{splat(0.f), centre};
+    Lanes least = splat(INFINITY);
+    for (int step = 0; step <= 10; ++step) {
+        const Lanes kept = half * splat(1.f - 0.025f * (float)step);
+        const Range range{as_half(splat(2.f) * kept / splat(15.f)), as_half(centre - kept)};
+        Lanes error = splat(0.f);
+        for (const Lanes& value : values) {
+            const Lanes code = count_steps(value - range.min, range.scale, 0.f, 15.f);
+            const Lanes difference = value - fma(code, range.scale, range.min);
+            error = fma(difference, difference, error);
+        }
+        OCTAVO_EACH_PART {
+            const auto is_less = error.part[i] < least.part[i];
+            least.part[i] = is_less ? error.part[i] : least.part[i];
+            best.scale.part[i] = is_less ? range.scale.part[i] : best.scale.part[i];
+            best.min.part[i] = is_less ? range.min.part[i] : best.min.part[i];
+        }
+    }
+    return best;
+}
+
+// One register of codes: of four inputs of each output.
+void to_bytes(const Lanes* codes, uint32_t* words) {
+    OCTAVO_EACH_PART {
+        Words word{};
+        for (int k = 0; k < 4; ++k)
+            word |= bit_cast<Words>(__builtin_convertvector(codes[k].part[i], Ints)) << (8 * k);
+        store_vector(words + i * kWidth, word);
+    }
+}
+
+void quantize_to_int8(const Lanes (&values)[kXGroup], unsigned char* group) {
+    Lanes most = splat(0.f);
+    for (const Lanes& value : values) most = max(most, max(value, splat(0.f) - value));
+    const Lanes scale = as_half(most / splat(127.f));
+    store(reinterpret_cast<Float16*>(group), scale);
+    for (int v = 0; v < 8; ++v) {
+        Lanes codes[4];
+        for (int k = 0; k < 4; ++k)
+            codes[k] = count_steps(values[4 * v + k], scale, -127.f, 127.f) + splat(128.f);
+        uint32_t words[kLanes];
+        to_bytes(codes, words);
+        std::memcpy(group + kInt8.scale_bytes() + v * kCodeBytes, words, sizeof(words));
+    }
+}
+
+void quantize_to_int4(const Lanes (&values)[kXGroup], unsigned char* group) {
+    const Range range = best_range(values);
+    store(reinterpret_cast<Float16*>(group), range.scale);
+    store(reinterpret_cast<Float16*>(group) + kLanes, range.min);
+    uint32_t words[8][kLanes];
+    for (int v = 0; v < 8; ++v) {
+        Lanes codes[4];
+        for (int k = 0; k < 4; ++k) codes[k] = count_steps(values[4 * v + k] - range.min, range.scale, 0.f, 15.f);
+        to_bytes(codes, words[v]);
+    }
+    for (int v = 0; v < 4; ++v) {
+        for (int lane = 0; lane < kLanes; ++lane) words[v][lane] |= words[v + 4][lane] << 4;
+        std::memcpy(group + kInt4.scale_bytes() + v * kCodeBytes, words[v], sizeof(words[v]));
+    }
+}
+
+template <class T>
+void quantize_panel(const Quantize& quantize, int64_t panel, unsigned char* packed) {
+    const BlockSpec& spec = kSpecs[quantize.block];
+    const int64_t row_size = quantize.num_inputs;
+    const T* rows = reinterpret_cast<const T*>(quantize.from) + panel * kLanes * row_size;
+    const int num_rows = (int)std::min<int64_t>(kLanes, quantize.num_outputs - panel * kLanes);
+    for (int64_t g = 0; g < row_size / kXGroup; ++g) {
+        Lanes values[kXGroup];
+        read_group(rows + g * kXGroup, row_size, num_rows, values);
+        unsigned char* group = packed + spec.group_place(g);
+        quantize.block == kBlockInt8 ? quantize_to_int8(values, group) : quantize_to_int4(values, group);
+    }
+}
+
+// A panel's memory, which lasts until the thread asks again.
+unsigned char* panel_memory(int64_t bytes) {
+    thread_local std::vector<unsigned char> memory;
+    memory.assign(bytes, 0);
+    return memory.data();
+}
+
+}  // namespace
+
+int64_t raw_row_bytes(int32_t block, int64_t num_inputs) {
+    constexpr int64_t kBytes[] = {18, 20, 22, 24, 34, 144, 176, 210};
+    return num_inputs / (block < 5 ? 32 : kSuper) * kBytes[block];
+}
+
+void PackBlocks::run(int64_t panel) const {
+    const int64_t bytes = kSpecs[block].panel_bytes(num_inputs), row_bytes = raw_row_bytes(block, num_inputs);
+    unsigned char* packed = panel_memory(bytes);
+    for (int lane = 0; lane < kLanes && panel * kLanes + lane < num_outputs; ++lane)
+        kPackRow[block](from + (panel * kLanes + lane) * row_bytes, num_inputs, packed, lane);
+    std::memcpy(to + panel * bytes, packed, bytes);
+}
+
+void Quantize::run(int64_t panel) const {
+    const int64_t bytes = kSpecs[block].panel_bytes(num_inputs);
+    unsigned char* packed = panel_memory(bytes);
+    by_type(type, [&](auto value) { quantize_panel<decltype(value)>(*this, panel, packed); });
+    std::memcpy(to + panel * bytes, packed, bytes);
+}
+
+}  // namespace octavo
