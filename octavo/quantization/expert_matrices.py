@@ -3,7 +3,6 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -122,7 +121,12 @@ class PackedMatrix(ExpertMatrix):
         source: tuple[Index, ...],
         transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> WeightSlot:
-        return _RoundingSlot(self.view(experts, rows), shapes, source, transform, store=self._rounder(experts, rows))
+        rounded = self._rounder(experts, rows)
+
+        def store(values: torch.Tensor, view: torch.Tensor) -> None:
+            rounded(values.reshape(*view.shape[:-1], -1))
+
+        return WeightSlot(self.view(experts, rows), shapes, source, transform, store=store)
 
     def view(self, experts: Experts, rows: slice) -> torch.Tensor:
         return self.parameters[""].data[experts][..., rows, :]
@@ -189,30 +193,6 @@ class PackedMatrix(ExpertMatrix):
         self.parameters["_scales"].data[expert, :, rows] = scales.T
         if self._form.has_zeros and zeros is not None:
             self.parameters["_zeros"].data[expert, :, rows] = zeros.T.to(torch.uint8)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RoundingSlot(WeightSlot):
-    """The destination of values that are rounded as they arrive.
-
-    Attributes:
-        store: takes the values that go there, ``[out, in]`` of one or all experts.
-    """
-
-    store: Callable[[torch.Tensor], None]
-
-    @property
-    def is_direct(self) -> bool:
-        return False
-
-    @property
-    def whole_rows(self) -> slice | None:
-        return None
-
-    def fill(self, tensor: torch.Tensor) -> None:
-        part = tensor[self.source_slice] if self.source_slice else tensor
-        part = part if self.transform is None else self.transform(part)
-        self.store(part.reshape(*self.view.shape[:-1], -1))
 
 
 def packs(form: GroupedForm, num_outputs: int, in_features: int) -> bool:
