@@ -72,6 +72,15 @@ def test_norms_of_sums(rows: SimpleNamespace, dtype: torch.dtype, weight_type: t
         close(normed, expected)
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+def test_sums_have_pytorchs_bits(native: NativeKernels, dtype: torch.dtype) -> None:
+    for count in (*SIZES, 40_000):
+        x, y = 3 * random(0, count, dtype=dtype), random(1, count, dtype=dtype)
+        total = torch.full_like(x, torch.nan)
+        native.add(x.data_ptr(), y.data_ptr(), total.data_ptr(), count, TYPE_NUMBERS[dtype])
+        assert torch.equal(total, x + y)
+
+
 def test_norms_of_slices(rows: SimpleNamespace) -> None:
     x, weight = random(0, 5, 3, 40), random(1, 20)
     close(rows.rms_norm(x[..., 7:27], weight, 1e-6), basic.rms_norm.reference(x[..., 7:27], weight, 1e-6))

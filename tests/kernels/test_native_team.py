@@ -126,7 +126,7 @@ def test_a_replay_computes_anew(native: NativeKernels, num_threads: int) -> None
         native.gather(table.data_ptr(), index.data_ptr(), x.data_ptr(), 5, 160)
         native.rms_norm(x.data_ptr(), 0, normed.data_ptr(), x[0].data_ptr(), 5, 40, 1e-6, 0, 0)
         gemm(normed, out=y)
-        native.gate(y.data_ptr(), gated.data_ptr(), 5, 32, 1, 0)
+        native.activate(y.data_ptr(), y[:, 32:].data_ptr(), gated.data_ptr(), 5, 32, 64, 64, 32, 1, 0)
 
     with threads(native, num_threads):
         owners: list[object] = []
@@ -184,7 +184,8 @@ def test_an_empty_tape(native: NativeKernels) -> None:
         ("linear", (0,) * 12 + ("silu",)),
         ("rms_norm", (0,) * 8),
         ("rms_norm", (0, 0, 0, 0, 0, 0, "1e-6", 0, 0)),
-        ("gate", (0,) * 7),
+        ("activate", (0,) * 7),
+        ("add", (0,) * 6),
         ("gather", (0, 0, [], 0, 0)),
         ("replay", ()),
         ("replay", (3,)),

@@ -82,18 +82,18 @@ def test_words_round_longer_scales() -> None:
     torch.testing.assert_close(scales, weight.scales, rtol=2**-16, atol=0)
 
 
-def test_words_follow_new_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_follow_new_weights(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """An update writes the same tensors; captured graphs keep the address of the words."""
     monkeypatch.setattr(triton_grouped, "IS_INTERPRETED", False)
     monkeypatch.setattr(linear, "is_supported", lambda device: True)
-    weight, new = make(torch.device("cpu"), 16, 256), make(torch.device("cpu"), 16, 256, has_zeros=False)
+    weight, new = make(device, 16, 256), make(device, 16, 256, has_zeros=False)
     op = GroupedLinear(weight, None, deterministic=False)
     terms = op._terms
     assert terms is not None
     weight.scales.mul_(2)
     assert weight.zeros is not None
     weight.zeros.fill_(64)
-    ReorderedLinear(op, torch.arange(256)).refresh()
+    ReorderedLinear(op, torch.arange(256, device=device)).refresh()
     assert op._terms is terms
     assert torch.equal(terms, make_terms(new._replace(scales=2 * new.scales)))
 
