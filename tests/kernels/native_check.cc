@@ -236,8 +236,10 @@ void check_row_operations() {
         norm.x = x.bytes.data(), norm.to = normed.bytes.data(), norm.weight = weight.bytes.data();
         norm.num_rows = kRows, norm.size = 2 * kSize, norm.eps = 1e-5f, norm.type = type, norm.weight_type = kFloat32;
         run_one(make_operation(norm));
-        Gate gate{};
+        Activate gate{};
         gate.x = x.bytes.data(), gate.to = gated.bytes.data();
+        gate.times = x.bytes.data() + kSize * x.bytes.size() / x.values.size();
+        gate.x_stride = gate.times_stride = 2 * kSize, gate.to_stride = kSize;
         gate.num_rows = kRows, gate.size = kSize, gate.activation = kSilu, gate.type = type;
         run_one(make_operation(gate));
         std::vector<double> expected_norm(x.values.size()), expected_gate(kRows * kSize);
