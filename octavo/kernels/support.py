@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from octavo.records import CacheSpec, ChunkedLocal, Full, Latent, SlidingWindow, State
 
-_FLOATS = ("float8_e4m3fn", "float8_e5m2")
+_BYTES = ("float8_e4m3fn", "float8_e5m2", "int8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,14 @@ class AttentionSupport:
 _PAGED = (Full, SlidingWindow, ChunkedLocal)
 
 SUPPORT = (
-    AttentionSupport("Triton, attention", "cuda", _PAGED, 1, (*_FLOATS, "int8"), has_terms=True, is_deterministic=True),
-    AttentionSupport("Triton, latent attention", "cuda", (Latent,), 1, (*_FLOATS, "int8")),
+    AttentionSupport("Triton, attention", "cuda", _PAGED, 1, _BYTES, has_terms=True, is_deterministic=True),
+    AttentionSupport("Triton, latent attention", "cuda", (Latent,), 1, _BYTES),
     AttentionSupport("Triton, Mamba-2", "cuda", (State,)),
-    AttentionSupport("compiled, attention", "cpu", _PAGED, 16, has_terms=True, is_deterministic=True),
-    AttentionSupport("compiled, latent attention", "cpu", (Latent,), is_deterministic=True),
+    AttentionSupport("compiled, attention", "cpu", _PAGED, 16, _BYTES, has_terms=True, is_deterministic=True),
+    AttentionSupport("compiled, latent attention", "cpu", (Latent,), 1, _BYTES, is_deterministic=True),
     AttentionSupport("compiled, Mamba-2", "cpu", (State,), is_deterministic=True),
-    AttentionSupport("PyTorch, attention", "cpu", _PAGED, 1, (*_FLOATS, "int8"), has_terms=True),
-    AttentionSupport("PyTorch, latent attention", "cpu", (Latent,), 1, (*_FLOATS, "int8")),
+    AttentionSupport("PyTorch, attention", "cpu", _PAGED, 1, _BYTES, has_terms=True),
+    AttentionSupport("PyTorch, latent attention", "cpu", (Latent,), 1, _BYTES),
     AttentionSupport("PyTorch, Mamba-2", "cpu", (State,)),
 )
 """All of them; of a kernel set's, the first that fits is used."""
