@@ -30,7 +30,7 @@ def test_kernels_for_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     """GEMMs of all formats and types of inputs, norms, gates, attention; a row has the same bits alone."""
     for needed in (COMPILER, EMULATOR):
         if shutil.which(needed) is None:
-            pytest.skip(f"there is no {needed}")
+            pytest.skip(f"there is no {needed}; run on an AMD EPYC with a cross compiler and QEMU")
     script = setup_script(monkeypatch)
     flags = [*script["FLAGS"], *script["INSTRUCTION_SETS"]["aarch64"]["neon"], "-I", "native"]
     sources = [path for path in Path("native").glob("*.cc") if path.name != "module.cc"]

@@ -39,7 +39,7 @@ def test_a_tensor_may_be_larger_than_a_mapping() -> None:
     assert large[0] == large[-1] == before[-1] == behind[-1] == 3
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc; run on Linux, an AMD EPYC")
 def test_what_a_tensor_occupied_goes_back_with_it() -> None:
     with WeightMemory():
         freed = torch.empty(40 * MEGABYTE, dtype=torch.uint8)

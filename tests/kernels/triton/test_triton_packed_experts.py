@@ -163,7 +163,9 @@ def test_no_tokens(device: torch.device) -> None:
     assert packed.packed_experts(x, chosen, shares, make(device, "float8"), SILU).shape == (0, 192)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="the interpreter adds up in NumPy's order")
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="the interpreter adds up in NumPy's order; run on an NVIDIA H200"
+)
 @pytest.mark.parametrize("name", FORMS)
 def test_bits_of_a_token_do_not_depend_on_the_others(device: torch.device, name: str) -> None:
     weights = in_type(make(device, name), torch.bfloat16)
