@@ -108,6 +108,11 @@ class Experts(nn.Module):
         y = self._op(x, chosen, shares)
         return y if self._tensor_parallel.size == 1 else self._tensor_parallel.all_reduce(y)
 
+    @property
+    def _own_slice(self) -> slice:
+        """This device's part of the experts' intermediate size, to take from a checkpoint's tensor."""
+        return slice(self._own.start, self._own.stop)
+
     def _share(self, size: int) -> range:
         """This device's part of the experts' intermediate size; of packed ones, in whole units of codes."""
         if self._form is None:
@@ -141,7 +146,7 @@ class Experts(nn.Module):
     def _separate_slots(self, path: str, storage: SeparateExperts) -> Iterator[tuple[str, WeightSlot]]:
         num_experts, hidden, size = self.sizes
         gate, up = self._halves
-        own = slice(self._own.start, self._own.stop)
+        own = self._own_slice
         for index in range(num_experts):
             for name, matrix, rows, shape, part in (
                 (storage.gate, self._gate_up, gate, (size, hidden), (own, _ALL)),
@@ -166,7 +171,7 @@ class Experts(nn.Module):
     def _separate_bias_slots(self, path: str, storage: SeparateExperts) -> Iterator[tuple[str, WeightSlot]]:
         if self.gate_up_bias is None or self.down_bias is None:
             return
-        rows = (slice(self._own.start, self._own.stop),)
+        rows = (self._own_slice,)
         for index, (gate_up, down) in enumerate(zip(self.gate_up_bias.data, self.down_bias.data, strict=True)):
             for name, view in zip((storage.gate, storage.up), gate_up.chunk(2), strict=True):
                 yield f"{path}.{index}.{name}.bias", WeightSlot(view, ((self.sizes[2],),), rows)
@@ -175,7 +180,7 @@ class Experts(nn.Module):
     def _row_slots(self, path: str, storage: RowExperts) -> Iterator[tuple[str, WeightSlot]]:
         num_experts, hidden, size = self.sizes
         rows = torch.arange(num_experts * size, device="cpu").view(num_experts, size)
-        source = () if len(self._own) == size else (rows[:, self._own.start : self._own.stop].flatten(),)
+        source = () if len(self._own) == size else (rows[:, self._own_slice].flatten(),)
         shapes = ((num_experts * size, hidden),)
         for name, half in zip((storage.gate, storage.up), self._halves, strict=True):
             yield sibling(path, name), self._gate_up.slot(_ALL, half, shapes, source, self._by_expert)
@@ -191,7 +196,7 @@ class Experts(nn.Module):
 
     def _stacked_slots(self, path: str, storage: StackedExperts) -> Iterator[tuple[str, WeightSlot]]:
         num_experts, hidden, size = self.sizes
-        is_transposed, inputs = storage.is_transposed, slice(self._own.start, self._own.stop)
+        is_transposed, inputs = storage.is_transposed, self._own_slice
         layout = self._layouts(sibling(path, storage.gate_up))
         if storage.is_mxfp4:
             yield from self._mxfp4_slots(path, storage)
@@ -217,7 +222,7 @@ class Experts(nn.Module):
         for half, rows in enumerate(self._halves):
             yield from self._gate_up.mxfp4_slots(name, rows, shape, self._half(half, storage), slice(0, hidden))
         name, shape = sibling(path, storage.down), (num_experts, hidden, size)
-        own = slice(self._own.start, self._own.stop)
+        own = self._own_slice
         yield from self._down.mxfp4_slots(name, slice(0, hidden), shape, _ALL, own)
 
     def _float8_slots(
@@ -242,7 +247,7 @@ class Experts(nn.Module):
     def _store_down(self, storage: StackedExperts, weight: GroupedWeight) -> None:
         hidden = self.sizes[1]
         for index, expert in enumerate(weight.of_rows(hidden)):
-            self._down.store(index, slice(0, hidden), expert, (_ALL, slice(self._own.start, self._own.stop)))
+            self._down.store(index, slice(0, hidden), expert, (_ALL, self._own_slice))
 
     def _bias_slots(self, path: str, storage: StackedExperts) -> Iterator[tuple[str, WeightSlot]]:
         if self.gate_up_bias is None or self.down_bias is None:
@@ -311,7 +316,7 @@ class Mxfp4Experts(Experts):
             outer, inner = self._scales
             for half, view in enumerate(self.gate_up_proj.data.chunk(2, 1)):
                 scale_numbers(view, outer[:, self._half(half, storage)])
-            scale_numbers(self.down_proj.data, inner, slice(self._own.start, self._own.stop))
+            scale_numbers(self.down_proj.data, inner, self._own_slice)
             self._scales = None
         super().finish_weights()
 
@@ -319,7 +324,7 @@ class Mxfp4Experts(Experts):
         return unpack(blocks, self.gate_up_proj.dtype)
 
     def _unpack_own_inputs(self, blocks: torch.Tensor) -> torch.Tensor:
-        return self._unpack(blocks)[..., self._own.start : self._own.stop]
+        return self._unpack(blocks)[..., self._own_slice]
 
 
 def _store(matrix: ExpertMatrix, expert: int, rows: slice, source: tuple[slice, ...], weight: GroupedWeight) -> None:
