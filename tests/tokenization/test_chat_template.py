@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from octavo.errors import ChatTemplateError
@@ -78,6 +80,12 @@ def test_templates_errors_come_with_their_own_words():
 def test_a_template_that_takes_too_long_is_stopped(template):
     with pytest.raises(ChatTemplateError, match="stopped"):
         render(template, max_seconds=0.05)
+
+
+def test_time_in_which_a_template_waits_for_the_processor_does_not_count():
+    template = "{% for i in range(3) %}{{ wait(0.1) }}{% endfor %}x"
+    values = {"wait": lambda seconds: time.sleep(seconds) or ""}
+    assert render_chat(template, MESSAGES, values, max_seconds=0.05) == "x"
 
 
 @pytest.mark.parametrize(
