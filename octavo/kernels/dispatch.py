@@ -7,7 +7,8 @@ implementations those of its device type. What a set lacks, and what no set is b
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from importlib import import_module
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 import torch
 
@@ -42,6 +43,16 @@ class Operation(Generic[F]):
             return function
 
         return add
+
+    def register_lazily(self, kernel_set: str, module: str, name: str) -> None:
+        """This set's implementation is a function of a module that the first call imports."""
+
+        def first_call(*args: Any, **kwargs: Any) -> Any:
+            function = getattr(import_module(module), name)
+            self.register(kernel_set)(function)
+            return function(*args, **kwargs)
+
+        self.register(kernel_set)(cast(F, first_call))
 
     def rebind(self) -> None:
         """Follow a change of implementations or of bound sets."""

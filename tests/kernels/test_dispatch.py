@@ -1,6 +1,8 @@
 """Which implementation of an operation runs: that of the kernel set that is bound for the device's type."""
 
+import sys
 from collections.abc import Iterator
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,12 +65,32 @@ def test_what_a_set_lacks_runs_as_the_reference() -> None:
     assert name(on(GPU)) == "cuda", "registered after its set was bound"
 
 
+def test_a_lazy_implementation_is_imported_by_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    @kernel
+    def name(x: torch.Tensor) -> str:
+        return "reference"
+
+    name.register_lazily("cuda", "module_that_comes_late", "name")
+    bind(GPU, "cuda")
+    late = SimpleNamespace(name=lambda x: "late")
+    monkeypatch.setitem(sys.modules, "module_that_comes_late", late)
+    assert name(on(GPU)) == "late"
+    assert name.bound["cuda"] is late.name, "later calls are direct"
+
+
+def test_every_lazy_implementation_of_a_gpu_exists() -> None:
+    pytest.importorskip("triton")
+    from octavo.kernels.triton.register import MODULES
+
+    for module, operations in MODULES.items():
+        for operation in operations:
+            assert callable(getattr(import_module(f"octavo.kernels.triton.{module}"), operation.__name__))
+
+
 def test_a_platform_binds_its_set() -> None:
     from octavo.kernels import attention_backend, basic, linear
-    from octavo.kernels.triton.attention import TritonAttention
 
     bind_kernels(ImaginedGpu(1 << 30))
     for operation in (basic.rms_norm, basic.qk_rope_store, linear, attention_backend):
         assert operation.bound["cuda"] is operation.implementations["cuda"]
-    assert attention_backend.bound["cuda"] is TritonAttention
     assert basic.rms_norm.bound["cpu"] is basic.rms_norm.implementations["cpu"], "that of the CPU stays bound"

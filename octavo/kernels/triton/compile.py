@@ -13,6 +13,7 @@ from triton.runtime._async_compile import active_mode
 from triton.runtime.jit import JITFunction
 
 from octavo.kernels.dispatch import compile_together, keep_compiled
+from octavo.kernels.triton.compiler_key import keep_compiler_key
 from octavo.kernels.triton.launch import IS_INTERPRETED
 from octavo.platforms import runtime_of
 
@@ -26,7 +27,9 @@ def _keep_compiled(device: torch.device, root: str | None) -> None:
         return
     caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     folder = caches / "octavo" if root is None else Path(root)
-    triton.knobs.cache.dir = str(folder.expanduser() / "kernels")
+    kernels = folder.expanduser() / "kernels"
+    triton.knobs.cache.dir = str(kernels)
+    keep_compiler_key(kernels)
 
 
 @compile_together.register("cuda")

@@ -8,8 +8,10 @@ the compiler does not take.
 
 import collections
 import os
+import pkgutil
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from octavo.execution.forward import ForwardPass
 from octavo.execution.runner import ModelRunner
 from octavo.execution.sampling_tail import SamplingTail
 from octavo.execution.sizes import DeviceSizes
+from octavo.kernels import triton as triton_kernels
 from octavo.kernels.dispatch import bind
 from octavo.kernels.triton import launch, linear, prefill_hopper, register, scaled  # noqa: F401
 from octavo.kernels.triton.attention import TritonAttention
@@ -111,8 +114,11 @@ def main(case: str) -> None:
     launch._has_dependent_launch = lambda device: True
     scaled._converts = scaled._has_float8_kernels = lambda device: True
     linear.is_supported = prefill_hopper._is_hopper = lambda device: True
-    for module in list(sys.modules.values()):
-        if getattr(module, "__name__", "").startswith("octavo.") and hasattr(module, "num_multiprocessors"):
+    modules = [
+        import_module(f"octavo.kernels.triton.{found.name}") for found in pkgutil.iter_modules(triton_kernels.__path__)
+    ]
+    for module in modules:
+        if hasattr(module, "num_multiprocessors"):
             module.num_multiprocessors = lambda device: 132
     windows = (
         ("full_attention", "sliding_attention") if architecture.startswith(("Gemma", "GptOss")) else ("full_attention",)

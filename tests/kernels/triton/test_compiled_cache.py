@@ -7,10 +7,12 @@ import pytest
 
 triton = pytest.importorskip("triton")
 
+from triton.runtime import cache as triton_cache  # noqa: E402
 from triton.runtime.cache import get_cache_manager  # noqa: E402
 
 from octavo.kernels import dispatch  # noqa: E402
 from octavo.kernels.select import bind_kernels  # noqa: E402
+from octavo.kernels.triton import compiler_key  # noqa: E402
 from octavo.platforms import ImaginedGpu  # noqa: E402
 
 KEY = "A" * 52
@@ -22,6 +24,7 @@ def _restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(triton.knobs.cache.__dict__, "dir", "")
     monkeypatch.delitem(triton.knobs.cache.__dict__, "dir")
     monkeypatch.setenv("TRITON_CACHE_DIR", "")
+    monkeypatch.setattr(triton_cache, "triton_key", triton_cache.triton_key)
 
 
 def test_a_folder_that_is_deleted_is_forgotten(tmp_path: Path) -> None:
@@ -45,3 +48,47 @@ def test_tritons_own_variable_holds_unless_a_folder_is_set(tmp_path: Path, monke
     assert triton.knobs.cache.dir == str(tmp_path / "own")
     bind_kernels(ImaginedGpu(1 << 30), str(tmp_path))
     assert triton.knobs.cache.dir == str(tmp_path / "kernels")
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """A compiler of two files, and every key that is computed of it."""
+    package = tmp_path / "triton"
+    (package / "_C").mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "_C" / "library.so").write_text("first")
+    computed: list[str] = []
+
+    def compute() -> str:
+        computed.append(f"key {len(computed)}\nof two lines")
+        return computed[-1]
+
+    monkeypatch.setattr(triton, "__file__", str(package / "__init__.py"))
+    monkeypatch.setattr(compiler_key, "_compute_key", compute)
+    return computed
+
+
+def key_of_a_new_process(folder: Path) -> str:
+    compiler_key.keep_compiler_key(folder)
+    return triton_cache.triton_key()
+
+
+def test_the_compilers_key_is_computed_when_its_files_change(tmp_path: Path, keys: list[str]) -> None:
+    folder = tmp_path / "kernels"
+    assert [key_of_a_new_process(folder) for _ in range(3)] == [keys[0]] * 3
+    assert len(keys) == 1
+    (tmp_path / "triton" / "_C" / "library.so").write_text("second")
+    assert key_of_a_new_process(folder) == keys[1] != keys[0]
+    (folder / "compiler-key").write_text("cut off")
+    assert key_of_a_new_process(folder) == keys[2]
+    assert [file.name for file in folder.iterdir()] == ["compiler-key"]
+
+
+def test_a_folder_that_cannot_be_written_keeps_no_key(tmp_path: Path, keys: list[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert key_of_a_new_process(tmp_path / "file" / "kernels") == keys[0]
+    assert key_of_a_new_process(tmp_path / "file" / "kernels") == keys[1]
+
+
+def test_a_kept_key_is_tritons_own(tmp_path: Path) -> None:
+    assert key_of_a_new_process(tmp_path) == key_of_a_new_process(tmp_path) == compiler_key._compute_key()
