@@ -6,6 +6,7 @@
 
 #include "attention.h"
 #include "block_pack.h"
+#include "combine.h"
 #include "int8.h"
 #include "latent_attention.h"
 #include "linear.h"
@@ -320,16 +321,20 @@ PyObject* py_activate(PyObject*, PyObject* const* values, Py_ssize_t count) {
     return execute_one(make_operation(activate));
 }
 
-PyObject* py_add(PyObject*, PyObject* const* values, Py_ssize_t count) {
+PyObject* py_combine(PyObject*, PyObject* const* values, Py_ssize_t count) {
     Arguments arguments(values, count);
-    AddValues add{};
-    add.x = arguments.address<void>();
-    add.y = arguments.address<void>();
-    add.to = arguments.address<void>();
-    add.count = arguments.integer();
-    add.type = arguments.type();
+    Combine combine{};
+    combine.x = arguments.address<void>();
+    combine.y = arguments.address<void>();
+    combine.to = arguments.address<void>();
+    combine.number = (float)arguments.number();
+    combine.upper = (float)arguments.number();
+    for (auto* four : {combine.sizes, combine.x_strides, combine.y_strides, combine.to_strides})
+        for (int i = 0; i < 4; ++i) four[i] = arguments.integer();
+    combine.kind = (Combination)arguments.integer();
+    combine.type = arguments.type();
     if (!arguments.are_right()) return nullptr;
-    return execute_one(make_operation(add));
+    return execute_one(make_operation(combine));
 }
 
 PyObject* py_gather(PyObject*, PyObject* const* values, Py_ssize_t count) {
@@ -696,7 +701,7 @@ PyObject* py_gated_norm(PyObject*, PyObject* const* values, Py_ssize_t count) {
 PyMethodDef g_methods[] = {
     OCTAVO_METHOD(set_num_threads), OCTAVO_METHOD(num_threads), OCTAVO_METHOD(start_tape), OCTAVO_METHOD(end_tape),
     OCTAVO_METHOD(replay), OCTAVO_METHOD(packed_bytes), OCTAVO_METHOD(quantize), OCTAVO_METHOD(pack),
-    OCTAVO_METHOD(gather_packed), OCTAVO_METHOD(linear), OCTAVO_METHOD(add), OCTAVO_METHOD(rms_norm),
+    OCTAVO_METHOD(gather_packed), OCTAVO_METHOD(linear), OCTAVO_METHOD(combine), OCTAVO_METHOD(rms_norm),
     OCTAVO_METHOD(gather), OCTAVO_METHOD(pack_int8), OCTAVO_METHOD(layer_norm), OCTAVO_METHOD(activate),
     OCTAVO_METHOD(prepare_inputs), OCTAVO_METHOD(append_tokens), OCTAVO_METHOD(argmax), OCTAVO_METHOD(sample),
     OCTAVO_METHOD(new_plan), OCTAVO_METHOD(plan_attention), OCTAVO_METHOD(attention), OCTAVO_METHOD(packed_attention),

@@ -154,14 +154,6 @@ void Activate::run(int64_t chunk) const {
     by_type(type, [&](auto value) { activate_rows_as<decltype(value)>(*this, first, last); });
 }
 
-void AddValues::run(int64_t chunk) const {
-    const int64_t first = chunk * kChunk, size = std::min(kChunk, count - first);
-    by_type(type, [&](auto value) {
-        using T = decltype(value);
-        add_row(static_cast<const T*>(x) + first, static_cast<const T*>(y) + first, static_cast<T*>(to) + first, size);
-    });
-}
-
 void Gather::run(int64_t chunk) const {
     for (int64_t row = chunk * 64; row < std::min(chunk * 64 + 64, num_rows); ++row)
         std::memcpy(to + row * row_bytes, table + index[row] * row_bytes, row_bytes);

@@ -52,18 +52,6 @@ struct Activate {
     void run(int64_t chunk) const;
 };
 
-// x + y, value by value.
-struct AddValues {
-    const void* x;
-    const void* y;
-    void* to;
-    int64_t count;
-    Type type;
-    static constexpr int64_t kChunk = 1 << 14;
-    int64_t count_chunks() const { return (count + kChunk - 1) / kChunk; }
-    void run(int64_t chunk) const;
-};
-
 // Rows of a table.
 struct Gather {
     const unsigned char* table;

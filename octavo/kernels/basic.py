@@ -16,6 +16,12 @@ def gather_rows(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 @kernel
+def soft_cap(x: torch.Tensor, cap: float) -> torch.Tensor:
+    """``cap · tanh(x / cap)``, in the memory of ``x``."""
+    return x.div_(cap).tanh_().mul_(cap)
+
+
+@kernel
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Root-mean-square norm over the last dimension (arXiv:1910.07467), computed in float32.
 

@@ -11,6 +11,7 @@ from torch import nn
 from octavo import kernels
 from octavo.errors import ConfigError
 from octavo.kernels import LinearOp
+from octavo.kernels.basic import soft_cap
 from octavo.layers.build import Build
 from octavo.layers.linear import Linear
 from octavo.parallel import ONE_DEVICE, TensorParallel
@@ -241,7 +242,7 @@ class Head(Linear):
         logits = logits if is_whole else self._gather(logits, out)
         if self.scale is not None:
             logits.mul_(self.scale)
-        return logits if self.softcap is None else logits.div_(self.softcap).tanh_().mul_(self.softcap)
+        return logits if self.softcap is None else soft_cap(logits, self.softcap)
 
     def _gather(self, logits: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
         """The logits of all devices, ``[N, rows of the vocabulary] → [N, vocab]``, without those of padding."""

@@ -142,8 +142,12 @@ class NativeKernels(Protocol):
     ) -> None:
         """``act(x)`` or ``act(x) · times``; ``to`` may be ``x``."""
 
-    def add(self, x: int, y: int, to: int, count: int, x_type: int) -> None:
-        """``x + y``, value by value."""
+    def combine(self, x: int, y: int, to: int, number: float, upper: float, *numbers: int) -> None:
+        """Value by value in four dimensions; see :func:`octavo.platforms.combine.combine`.
+
+        Args:
+            numbers: sizes, strides of ``x``, ``y`` and ``to``, kind, type.
+        """
 
     def gather(self, table: int, index: int, to: int, num_rows: int, row_bytes: int) -> None:
         """Rows of a table."""

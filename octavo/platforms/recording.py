@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from octavo.platforms.native import TYPE_NUMBERS, NativeKernels
+from octavo.platforms.combine import combined
+from octavo.platforms.native import NativeKernels
 
 _ALLOCATIONS = {
     torch.ops.aten.empty.memory_format,
@@ -54,20 +55,12 @@ class Recording(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        result = self._sum(*args) if func is torch.ops.aten.add.Tensor and not kwargs else None
+        result = None if kwargs else combined(self._native, func, args)
         if result is None:
             if not (func.is_view or func in _ALLOCATIONS):
                 self.others.add(str(func))
             result = func(*args, **kwargs)
+        else:
+            self._alive += args
         self._alive.append(result)
-        return result
-
-    def _sum(self, x: torch.Tensor, y: Any) -> torch.Tensor | None:
-        """``x + y`` by the compiled kernel, which has PyTorch's bits; None for operands that it does not take."""
-        is_plain = isinstance(y, torch.Tensor) and x.shape == y.shape and x.dtype == y.dtype in TYPE_NUMBERS
-        if not (is_plain and x.is_contiguous() and y.is_contiguous()):
-            return None
-        result = torch.empty_like(x)
-        self._alive += [x, y]
-        self._native.add(x.data_ptr(), y.data_ptr(), result.data_ptr(), x.numel(), TYPE_NUMBERS[x.dtype])
         return result

@@ -24,6 +24,7 @@ NAMES = (
     "gelu_tanh_and_mul",
     "activate",
     "gather_rows",
+    "soft_cap",
 )
 
 
@@ -73,12 +74,12 @@ def test_norms_of_sums(rows: SimpleNamespace, dtype: torch.dtype, weight_type: t
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_sums_have_pytorchs_bits(native: NativeKernels, dtype: torch.dtype) -> None:
-    for count in (*SIZES, 40_000):
-        x, y = 3 * random(0, count, dtype=dtype), random(1, count, dtype=dtype)
-        total = torch.full_like(x, torch.nan)
-        native.add(x.data_ptr(), y.data_ptr(), total.data_ptr(), count, TYPE_NUMBERS[dtype])
-        assert torch.equal(total, x + y)
+def test_soft_caps(rows: SimpleNamespace, dtype: torch.dtype) -> None:
+    x = 20 * random(0, 3, 40_000, dtype=dtype)
+    capped = rows.soft_cap(x.clone(), 5.0)
+    close(capped, basic.soft_cap.reference(x.clone(), 5.0))
+    odd = x[:1, 1:18].clone()
+    assert torch.equal(rows.soft_cap(odd, 5.0), capped[:1, 1:18]), "a value's bits do not depend on its place"
 
 
 def test_norms_of_slices(rows: SimpleNamespace) -> None:

@@ -4,6 +4,7 @@ import torch
 
 from octavo.kernels import basic
 from octavo.kernels.cpu.native_linear import GATE_NUMBERS
+from octavo.platforms.combine import combine
 from octavo.platforms.native import TYPE_NUMBERS, NativeKernels, profiled
 
 _NUMBERS = GATE_NUMBERS | {"gelu": 3, "relu": 4, "relu2": 5}
@@ -130,6 +131,13 @@ def register(native: NativeKernels) -> None:
                 _NUMBERS[kind],
                 TYPE_NUMBERS[x.dtype],
             )
+
+    @basic.soft_cap.register("cpu")
+    def soft_cap(x: torch.Tensor, cap: float) -> torch.Tensor:
+        if x.dtype not in TYPE_NUMBERS:
+            return basic.soft_cap.reference(x, cap)
+        combine(native, "soft_cap", x, x, cap)
+        return x
 
     @basic.gather_rows.register("cpu")
     def gather_rows(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
