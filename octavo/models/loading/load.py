@@ -12,7 +12,7 @@ from octavo.config.values import SAFETENSORS_READERS
 from octavo.errors import UnsupportedModelError
 from octavo.hub.model_config import ModelConfig
 from octavo.hub.source import ModelSource
-from octavo.layers.weights import collect_slots, finish
+from octavo.layers.weights import collect_slots, finish, fit_forms
 from octavo.models.base import CausalLM
 from octavo.models.loading.checkpoint import Checkpoint, check_fit, with_found_names, without_prefix
 from octavo.models.loading.dummy import fill_with_noise
@@ -126,6 +126,9 @@ def _fitting_parts(
     decoder = model.backbone if isinstance(model, PooledModel) else model
     if isinstance(decoder, ReadsConverted):
         checkpoint = decoder.convert_checkpoint(checkpoint)
+    shapes = checkpoint.shapes()
+    prefix = decoder.base_prefix if isinstance(decoder, CausalLM) else ""
+    fit_forms(decoder, lambda name: name in shapes or name.removeprefix(prefix) in shapes)
     slots = collect_slots(model)
     if isinstance(model, CausalLM):
         slots = without_prefix(slots, checkpoint, model.base_prefix)

@@ -46,9 +46,10 @@ def choose(
         (ExpertSpec("gelu_tanh"), True),
         (CLAMPED, True),
         (ExpertSpec("clamped_silu", limit=0.8), False),
+        (ExpertSpec("swiglu_step", limit=0.4), False),
         (ExpertSpec("silu", weighs_inputs=True), False),
     ],
-    ids=["silu", "gelu", "clamped", "clamped silu", "weighs inputs"],
+    ids=["silu", "gelu", "clamped", "clamped silu", "swiglu step", "weighs inputs"],
 )
 @pytest.mark.parametrize(
     ("num_tokens", "num_experts", "num_chosen", "hidden", "size"),
