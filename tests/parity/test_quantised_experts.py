@@ -17,6 +17,7 @@ from torch import nn
 from transformers import Llama4TextConfig, PreTrainedConfig
 
 from octavo import LLM, SamplingParams
+from octavo.layers.cache_scales import LayerScales
 from octavo.layers.experts import Experts
 from octavo.layers.linear import Linear, PartedLinear
 
@@ -228,3 +229,36 @@ def _logprobs(llm: LLM) -> list[torch.Tensor]:
     assert output.prompt_logprobs is not None
     rows = [row for row in output.prompt_logprobs if row is not None]
     return [torch.tensor([row[token].logprob for token in sorted(row)]) for row in rows]
+
+
+@pytest.mark.parametrize("is_sidecar", [False, True], ids=["config", "sidecar"])
+def test_scales_of_latent_vectors(
+    is_sidecar: bool,
+    start: Callable[..., LLM],
+    checkpoint: Callable[[str], Checkpoint],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As ModelOpt writes them: beside the projections that latent attention does not have."""
+    source = checkpoint("deepseek-v3")
+    weights = load_file(source.folder / "model.safetensors")
+    num_layers = source.model.config.num_hidden_layers
+    given = [0.02 + 0.01 * index for index in range(num_layers)]
+    for index, scale in enumerate(given):
+        path = f"model.layers.{index}.self_attn"
+        weights |= {f"{path}.{kind}_proj.{kind}_scale": torch.tensor(scale) for kind in "kv"}
+    save_file(weights, tmp_path / "model.safetensors")
+    config = json.loads((source.folder / "config.json").read_text())
+    own = {"quant_algo": None, "kv_cache_quant_algo": "FP8"}
+    if is_sidecar:
+        (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": own}))
+    else:
+        config["quantization_config"] = {"quant_method": "modelopt", **own}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    llm = start(Checkpoint(source.model, tmp_path))
+    (modules,) = llm.apply_model(lambda model: list(model.modules()))
+    found = [float(module.given[0]) for module in modules if isinstance(module, LayerScales)]
+    assert found == pytest.approx(given)
+    assert not [record for record in caplog.records if "scales" in record.getMessage()]
+    one, other = (torch.cat(_logprobs(each)) for each in (start(source), llm))
+    assert 0 < float((one - other).abs().mean()) < 0.5
