@@ -19,7 +19,7 @@ from octavo.models.loading.dummy import fill_with_noise
 from octavo.models.loading.gguf_weights import GGUFCheckpoint
 from octavo.models.loading.pooled_weights import checkpoint_parts
 from octavo.models.loading.safetensors_files import SafetensorsCheckpoint
-from octavo.models.pooled import PooledModel
+from octavo.models.pooled import EncoderBase, PooledModel
 from octavo.platforms import runtime_of
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.resolve import stored_quantization
@@ -136,7 +136,7 @@ def _fitting_parts(
     if isinstance(model, PooledModel):
         parts = checkpoint_parts(model, checkpoint, source.path)
     unused = _draft_layers(config)
-    if isinstance(decoder, CausalLM):
+    if isinstance(decoder, (CausalLM, EncoderBase)):
         unused += decoder.unused_weights
     parts = [(part, with_found_names(wanted, part)) for part, wanted in parts]
     for part, wanted in parts:
