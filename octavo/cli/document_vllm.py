@@ -36,7 +36,8 @@ These may be set and need nothing:
 
 """
 _OTHERS = """
-Other variables that begin with `VLLM_` are named in one warning.
+Other variables that begin with `VLLM_` are named in one warning. `VLLM_TUNED_CONFIG_FOLDER` is one of them: \
+the tiles of experts' GEMMs follow from sizes and device by a rule, so that no model, device or data type lacks a table.
 """
 
 

@@ -21,7 +21,26 @@ Quantization = Literal[
     "quark",
     "torchao",
     "mxfp4",
+    "auto_awq",
+    "auto_gptq",
+    "awq_marlin",
+    "fp8_per_channel",
+    "gpt_oss_mxfp4",
+    "gptq_marlin",
+    "modelopt_fp4",
+    "modelopt_mixed",
 ]
+QUANTIZATION_ALIASES = {
+    "auto_awq": "awq",
+    "auto_gptq": "gptq",
+    "awq_marlin": "awq",
+    "fp8_per_channel": "fp8",
+    "gpt_oss_mxfp4": "mxfp4",
+    "gptq_marlin": "gptq",
+    "modelopt_fp4": "modelopt",
+    "modelopt_mixed": "modelopt",
+}
+"""vLLM's other names of methods, in the setting and in checkpoints; kernels are chosen by the weights here."""
 MoeBackend = Literal[
     "auto", "triton", "native", "torch", "batched_triton", "triton_unfused", "deep_gemm", "deep_gemm_mega_moe",
     "cutlass",
@@ -45,6 +64,7 @@ BlockCount = Annotated[int, Meta(ge=2)]
 _CODEBOOKS = "has rotations and codebooks of its own, which Octavo does not have (yet)"
 _PICKLES = "reads pickles, which can run code; convert them to safetensors"
 _OTHER_STORES = "reads weights that other programs prepared, which Octavo does not have (yet)"
+_OTHER_METHOD = "is a method that Octavo does not have (yet)"
 _FOUR_BITS = "has 4 bits, and 8 are the fewest that Octavo has (yet)"
 
 REJECTED_VALUES: dict[str, dict[str, str]] = {
@@ -55,6 +75,17 @@ REJECTED_VALUES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("octave_k3v3", "octave_k3v3_compact", "octave_k3v4", "ultraquant_4bit"), _CODEBOOKS),
         **dict.fromkeys(
             ("turboquant_3bit_nc", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_k8v4"), _CODEBOOKS
+        ),
+    },
+    "quantization": {
+        **dict.fromkeys(("humming", "moe_wna16"), "names kernels, which are chosen by the weights; leave it out"),
+        "fp8_per_tensor": "has one scale for a layer; fp8 rounds with a scale per output",
+        "fp8_per_block": "has a scale per block; fp8 rounds with a scale per output",
+        **dict.fromkeys(("experts_int8", "int8_per_channel_weight_only"), "rounds experts alone; take int8"),
+        "online": "names no format; take fp8, int8, int4 or mxfp4",
+        **dict.fromkeys(
+            ("deepseek_v4_fp8", "fbgemm_fp8", "fp_quant", "inc", "modelopt_mxfp8", "mxfp8", "nvfp4_per_token"),
+            _OTHER_METHOD,
         ),
     },
     "load_format": {

@@ -6,7 +6,7 @@ from typing import Any
 from octavo.config.values import ModelImpl
 from octavo.errors import UnsupportedModelError
 from octavo.hub.decoder_config import DecoderFamily
-from octavo.hub.families import generic
+from octavo.hub.families import generic, generic_encoder
 from octavo.hub.families.registry import FAMILIES, family_of, unsupported_architecture
 from octavo.hub.model_config import ModelConfig
 
@@ -26,8 +26,16 @@ def parse_config(raw: dict[str, Any], model_impl: ModelImpl = "auto") -> ModelCo
         model_impl: see :func:`octavo.hub.load.load_model_config`.
     """
     architecture = _architecture(raw)
-    if generic.is_used(architecture, model_impl, is_native=architecture in FAMILIES):
-        return generic.parse(architecture, raw)
+    if model_impl == "transformers" or (model_impl == "auto" and architecture not in FAMILIES):
+        if generic_encoder.encoder_name(architecture):
+            return generic_encoder.parse(architecture, raw)
+        if generic.causal_name(architecture):
+            return generic.parse(architecture, raw)
+    if model_impl == "transformers":
+        raise UnsupportedModelError(
+            f"model_impl is transformers, which has no causal language model and no encoder {architecture!r} in the "
+            "installed version."
+        )
     text = raw.get(_TEXT)
     is_split = "hidden_size" not in raw and isinstance(text, dict)
     values = {**raw, **text} if is_split and isinstance(text, dict) else raw

@@ -23,7 +23,8 @@ from octavo.hub.purpose import as_generative_config
 from octavo.hub.source import ModelSource, find_files, resolve
 from octavo.tokenization.gguf_file import GGUFFile
 
-_SIDECARS = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
+_MODELOPT, _LAYERS = "hf_quant_config.json", "quantized_layers"
+_SIDECARS = {"quantize_config.json": "gptq", "quant_config.json": "awq", _MODELOPT: "modelopt"}
 """Names of the files → the ``quant_method`` of those that name none."""
 _CONFIG = "quantization_config"
 _KEYS = (_CONFIG, "compression_config")
@@ -90,10 +91,13 @@ def tokenizer_path(settings: EngineConfig, source: ModelSource) -> Path:
 
 
 def with_sidecar(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A config.json with the ``quantization_config`` of a file beside it, unless it has one of its own."""
+    """A config.json with the ``quantization_config`` of a file beside it, unless it has one of its own.
+
+    Of ModelOpt's, the list of layers alone may be there.
+    """
     parts = [part for part in (raw, raw.get("text_config")) if isinstance(part, dict)]
     if any(part.get(key) for part in parts for key in _KEYS):
-        return raw
+        return _with_layers(raw, folder)
     found = [name for name in _SIDECARS if (folder / name).is_file()]
     if not found:
         return raw
@@ -104,3 +108,16 @@ def with_sidecar(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
         )
     own = read_json(folder / found[0])
     return raw | {_CONFIG: {**own, _METHOD: own.get(_METHOD) or _SIDECARS[found[0]]}}
+
+
+def _with_layers(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A config.json with ModelOpt's list of layers from the file beside it, if it has none."""
+    config, path = raw.get(_CONFIG), folder / _MODELOPT
+    if not isinstance(config, dict):
+        return raw
+    is_mixed = str(config.get("quant_algo")).upper() == "MIXED_PRECISION"
+    if not is_mixed or _LAYERS in config or not path.is_file():
+        return raw
+    own = read_json(path)
+    own = own["quantization"] if isinstance(own.get("quantization"), dict) else own
+    return raw | {_CONFIG: config | {_LAYERS: own.get(_LAYERS)}}

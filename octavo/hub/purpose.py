@@ -26,6 +26,7 @@ _SUFFIXES: tuple[tuple[str, Purpose], ...] = (
     ("ForProcessRewardModel", "token_classify"),
     ("ForRewardModel", "token_classify"),
     ("ForMaskedLM", "embed"),
+    ("ForPreTraining", "embed"),
     *((suffix, "generate") for suffix in _GENERATIVE_SUFFIXES),
     ("_ColBERT", "token_embed"),
     ("ColBERTModernBertModel", "token_embed"),

@@ -95,7 +95,11 @@ def apply_gate(gate_up: torch.Tensor, spec: ExpertSpec) -> torch.Tensor:
     if spec.activation in GATES:
         return GATES[spec.activation](gate_up)
     gate, up = gate_up.float().chunk(2, -1)
-    gate, up = gate.clamp(max=spec.limit), up.clamp(-spec.limit, spec.limit)
+    up = up.clamp(-spec.limit, spec.limit)
+    if spec.activation == "swiglu_step":
+        gate = silu_and_mul(torch.cat((gate, torch.ones_like(gate)), -1))
+        return (gate.clamp(max=spec.limit) * up).to(gate_up.dtype)
+    gate = gate.clamp(max=spec.limit)
     if spec.activation == "clamped_silu":
         return silu_and_mul(torch.cat((gate, up), -1)).to(gate_up.dtype)
     # gate · sigmoid(alpha · gate) is silu(alpha · gate) / alpha, for which devices have a kernel.

@@ -59,7 +59,7 @@ def sigmoid(x: torch.Tensor) -> torch.Tensor:
 def choose_experts(
     logits: torch.Tensor, correction: torch.Tensor | None, routing: Routing
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each token's experts and their weights.
+    """Each token's experts, the best first and of equal ones the first, and their weights.
 
     Args:
         logits: ``[T, E]`` float32.
@@ -74,7 +74,7 @@ def choose_experts(
     ranking = scores if correction is None else scores + correction
     if routing.num_open_groups < routing.num_groups:
         ranking = _only_open_groups(ranking, routing)
-    chosen = ranking.topk(routing.num_chosen).indices
+    chosen = _highest(ranking, routing.num_chosen)
     weights = scores.gather(1, chosen)
     if routing.renormalises:
         total = reduce(torch.add, weights.unbind(1))  # PyTorch's sum has an order for each shape
@@ -85,9 +85,20 @@ def choose_experts(
 def _only_open_groups(ranking: torch.Tensor, routing: Routing) -> torch.Tensor:
     """The ranking ``[T, E]`` with minus infinity outside the groups that rank highest."""
     groups = ranking.unflatten(1, (routing.num_groups, -1))
-    best = groups.topk(routing.num_ranked).values.sum(-1).topk(routing.num_open_groups).indices
+    best = _highest(groups.topk(routing.num_ranked).values.sum(-1), routing.num_open_groups)
     is_closed = torch.ones_like(groups[..., 0], dtype=torch.bool).scatter_(1, best, False)
     return groups.masked_fill(is_closed[..., None], float("-inf")).flatten(1)
+
+
+def _highest(values: torch.Tensor, count: int) -> torch.Tensor:
+    """Where the highest values of each row are, in their order; of equal ones the first come first.
+
+    ``topk`` leaves the order of equal values open, but is five times as fast as a stable sort.
+    """
+    best, places = values.topk(min(count + 1, values.shape[1]))
+    if not bool((best[:, 1:] < best[:, :-1]).all()):
+        places = values.sort(descending=True, stable=True).indices
+    return places[:, :count]
 
 
 def _draw_scores(logits: torch.Tensor) -> torch.Tensor:

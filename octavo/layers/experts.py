@@ -12,15 +12,18 @@ from octavo.kernels.packed_experts import UNIT, PackedExperts, make_packed_exper
 from octavo.layers.weights import sibling
 from octavo.parallel import TensorParallel
 from octavo.quantization.expert_matrices import ExpertMatrix, PackedMatrix, PlainMatrix, packs
-from octavo.quantization.float8_layout import Float8Layout, StackedFloat8Layout
+from octavo.quantization.float4_layout import Float4Layout
+from octavo.quantization.float8_layout import Float8Layout
 from octavo.quantization.grouped_weight import GroupedForm, GroupedWeight, Layout
 from octavo.quantization.mxfp4 import scale_numbers, unpack
-from octavo.quantization.pending import PendingTensors
+from octavo.quantization.pending import PendingStack, PendingTensors
 from octavo.quantization.slot import WeightSlot
-from octavo.records.experts import ExpertSpec, ExpertStorage, RowExperts, SeparateExperts, StackedExperts
+from octavo.records.experts import ExpertSpec, ExpertStorage, RowExperts, SeparateExperts, StackedExperts, StackedParts
 
 _ALL = slice(None)
 _BLOCK_BYTES = MX_GROUP // 2
+_STACKED_LAYOUTS = (Float8Layout, Float4Layout)
+"""Those of stacked tensors; with others, stacked experts stay values beside quantised layers."""
 
 
 class Experts(nn.Module):
@@ -28,7 +31,7 @@ class Experts(nn.Module):
 
     Args:
         intermediate_size: ``I`` of the whole model.
-        storage: how the checkpoint stores them.
+        storage: how checkpoints store them, unless each expert has tensors of its own; see :meth:`fit`.
         bias: whether their layers have biases.
         layouts: how the checkpoint stores the layers of a name; None for values.
         form: how the device keeps them; None for the compute type, as where their sizes do not suit.
@@ -63,6 +66,7 @@ class Experts(nn.Module):
         self._storage = storage
         self._tensor_parallel = tensor_parallel
         self._deterministic = deterministic
+        self._has_stacked_values = False
         self._op: ExpertsOp | None = None
         self._has_new_weights = True
         shapes = (2 * intermediate_size, hidden_size), (hidden_size, intermediate_size)
@@ -94,7 +98,26 @@ class Experts(nn.Module):
             return self._separate_slots(path, self._storage)
         if isinstance(self._storage, RowExperts):
             return self._row_slots(path, self._storage)
+        if isinstance(self._storage, StackedParts):
+            return self._part_slots(path, self._storage)
         return self._stacked_slots(path, self._storage)
+
+    def fit(self, path: str, has: Callable[[str], bool]) -> None:
+        """See :class:`octavo.layers.weights.FitsForms`.
+
+        Quantised checkpoints may have tensors of each expert's own where others are stacked, and values of stacked
+        experts beside quantised layers.
+        """
+        storage = self._storage
+        if not isinstance(storage, (StackedExperts, StackedParts)):
+            return
+        separate = SeparateExperts()
+        if any(has(f"{path}.0.{separate.gate}.{leaf}") for leaf in _leaves(self._layouts(f"{path}.0.{separate.gate}"))):
+            self._storage = separate
+        elif isinstance(storage, StackedExperts):
+            name = sibling(path, storage.gate_up)
+            first, *others = _leaves(self._layouts(name))
+            self._has_stacked_values = not any(has(_stacked_name(name, leaf, first)) for leaf in others)
 
     def finish_weights(self) -> None:
         """See :class:`octavo.layers.weights.Finishable`."""
@@ -158,7 +181,7 @@ class Experts(nn.Module):
                 if layout is None:
                     yield f"{layer}.weight", matrix.slot(index, rows, (shape,), source)
                 else:
-                    pending = PendingTensors(layout, shape, partial(_store, matrix, index, rows, source))
+                    pending = PendingTensors(layout, shape, partial(_store, matrix, rows, source, index))
                     view = matrix.view(index, rows)
                     yield from ((f"{layer}.{leaf}", slot) for leaf, slot in pending.slots(view))
         yield from self._separate_bias_slots(path, storage)
@@ -176,6 +199,24 @@ class Experts(nn.Module):
             for name, view in zip((storage.gate, storage.up), gate_up.chunk(2), strict=True):
                 yield f"{path}.{index}.{name}.bias", WeightSlot(view, ((self.sizes[2],),), rows)
             yield f"{path}.{index}.{storage.down}.bias", WeightSlot(down, transform=self._down_bias_transform)
+
+    def _part_slots(self, path: str, storage: StackedParts) -> Iterator[tuple[str, WeightSlot]]:
+        num_experts, hidden, size = self.sizes
+        gate, up = self._halves
+        own = self._own_slice
+        for name, matrix, rows, shape, part in (
+            (storage.gate, self._gate_up, gate, (size, hidden), (own, _ALL)),
+            (storage.up, self._gate_up, up, (size, hidden), (own, _ALL)),
+            (storage.down, self._down, slice(0, hidden), (hidden, size), (_ALL, own)),
+        ):
+            layer, source = sibling(path, name), () if len(self._own) == size else part
+            layout = self._layouts(layer)
+            if layout is None:
+                shapes = ((num_experts, *shape),)
+                yield f"{layer}.weight", matrix.slot(_ALL, rows, shapes, (_ALL, *source) if source else ())
+            else:
+                pending = PendingStack(layout, num_experts, shape, partial(_store, matrix, rows, source))
+                yield from ((f"{layer}.{leaf}", slot) for leaf, slot in pending.slots(matrix.view(_ALL, rows)))
 
     def _row_slots(self, path: str, storage: RowExperts) -> Iterator[tuple[str, WeightSlot]]:
         num_experts, hidden, size = self.sizes
@@ -200,8 +241,8 @@ class Experts(nn.Module):
         layout = self._layouts(sibling(path, storage.gate_up))
         if storage.is_mxfp4:
             yield from self._mxfp4_slots(path, storage)
-        elif isinstance(layout, Float8Layout) and layout.has_blocks and not is_transposed:
-            yield from self._float8_slots(path, storage, layout)
+        elif isinstance(layout, _STACKED_LAYOUTS) and not self._has_stacked_values:
+            yield from self._quantised_slots(path, storage, layout)
         else:
             outer = (num_experts, hidden, 2 * size) if is_transposed else (num_experts, 2 * size, hidden)
             inner = (num_experts, size, hidden) if is_transposed else (num_experts, hidden, size)
@@ -225,29 +266,23 @@ class Experts(nn.Module):
         own = self._own_slice
         yield from self._down.mxfp4_slots(name, slice(0, hidden), shape, _ALL, own)
 
-    def _float8_slots(
-        self, path: str, storage: StackedExperts, blocks: Float8Layout
-    ) -> Iterator[tuple[str, WeightSlot]]:
-        """The slots of stacked float8 values with scales per block."""
+    def _quantised_slots(self, path: str, storage: StackedExperts, layout: Layout) -> Iterator[tuple[str, WeightSlot]]:
+        """The slots of stacked values in a layout, and of their scales."""
         num_experts, hidden, size = self.sizes
         for name, matrix, shape, store in (
-            (storage.gate_up, self._gate_up, (2 * size, hidden), self._store_gate_up),
+            (storage.gate_up, self._gate_up, (2 * size, hidden), partial(self._store_gate_up, storage)),
             (storage.down, self._down, (hidden, size), self._store_down),
         ):
-            layout = StackedFloat8Layout(blocks, num_experts)
-            pending = PendingTensors(layout, shape, partial(store, storage))
-            view = matrix.view(_ALL, _ALL)
-            yield from ((sibling(path, f"{name}{leaf}"), slot) for leaf, slot in pending.slots(view))
+            pending = PendingStack(layout, num_experts, shape, store, is_transposed=storage.is_transposed)
+            slots = pending.slots(matrix.view(_ALL, _ALL))
+            yield from ((sibling(path, _stacked_name(name, leaf, pending.first)), slot) for leaf, slot in slots)
 
-    def _store_gate_up(self, storage: StackedExperts, weight: GroupedWeight) -> None:
-        for index, expert in enumerate(weight.of_rows(2 * self.sizes[2])):
-            for half, rows in enumerate(self._halves):
-                self._gate_up.store(index, rows, expert, (self._half(half, storage), _ALL))
+    def _store_gate_up(self, storage: StackedExperts, expert: int, weight: GroupedWeight) -> None:
+        for half, rows in enumerate(self._halves):
+            self._gate_up.store(expert, rows, weight, (self._half(half, storage), _ALL))
 
-    def _store_down(self, storage: StackedExperts, weight: GroupedWeight) -> None:
-        hidden = self.sizes[1]
-        for index, expert in enumerate(weight.of_rows(hidden)):
-            self._down.store(index, slice(0, hidden), expert, (_ALL, self._own_slice))
+    def _store_down(self, expert: int, weight: GroupedWeight) -> None:
+        self._down.store(expert, slice(0, self.sizes[1]), weight, (_ALL, self._own_slice))
 
     def _bias_slots(self, path: str, storage: StackedExperts) -> Iterator[tuple[str, WeightSlot]]:
         if self.gate_up_bias is None or self.down_bias is None:
@@ -327,8 +362,20 @@ class Mxfp4Experts(Experts):
         return self._unpack(blocks)[..., self._own_slice]
 
 
-def _store(matrix: ExpertMatrix, expert: int, rows: slice, source: tuple[slice, ...], weight: GroupedWeight) -> None:
+def _store(matrix: ExpertMatrix, rows: slice, source: tuple[slice, ...], expert: int, weight: GroupedWeight) -> None:
     matrix.store(expert, rows, weight, source)
+
+
+def _leaves(layout: Layout | None) -> list[str]:
+    """The names of a layer's tensors within it, that of its values first."""
+    return ["weight"] if layout is None else list(layout.tensors((1, 1)))
+
+
+def _stacked_name(name: str, leaf: str, values: str) -> str:
+    """The name of a tensor of stacked layers, of which ``name`` is that of the values."""
+    if leaf == values:
+        return name
+    return f"{name}_{leaf.removeprefix('weight_') if leaf == 'weight_scale_inv' else leaf}"
 
 
 def _parameter(*shape: int) -> nn.Parameter:

@@ -1,16 +1,19 @@
 """Feed-forward layers."""
 
 from statistics import NormalDist
+from typing import Any
 
 import torch
 from torch import nn
 
 from octavo.errors import UnsupportedModelError
+from octavo.kernels.experts import apply_gate
 from octavo.kernels.linear import GATES
 from octavo.layers.activation import Activation
 from octavo.layers.build import Build
 from octavo.layers.row_mean import RowMean
 from octavo.parallel import Section
+from octavo.records.experts import ExpertSpec
 
 _GATES = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
 """Activation names in configurations → names of gates in kernels."""
@@ -56,6 +59,31 @@ class GatedMLP(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
         return self.down_proj(self.gate_up_proj.gated(x, self.activation))
+
+
+class BoundedGatedMLP(GatedMLP):
+    """A gated layer with an expert's bounds.
+
+    Args:
+        spec: what it computes between its GEMMs.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        activation: str,
+        build: Build,
+        *,
+        spec: ExpertSpec,
+        **options: Any,
+    ) -> None:
+        super().__init__(hidden_size, intermediate_size, activation, build, **options)
+        self._spec = spec
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``[T, hidden]`` in and out."""
+        return self.down_proj(apply_gate(self.gate_up_proj(x), self._spec))
 
 
 class SparseGatedMLP(GatedMLP):

@@ -12,7 +12,7 @@ from octavo.hub.model_config import ModelConfig
 from octavo.kernels.routing import LogitsOp, RouterOp, make_logits, make_router, sigmoid
 from octavo.layers.build import Build
 from octavo.layers.experts import Experts, Mxfp4Experts
-from octavo.layers.mlp import GatedMLP, gate_of
+from octavo.layers.mlp import BoundedGatedMLP, GatedMLP, gate_of
 from octavo.layers.weights import sibling
 from octavo.quantization.slot import WeightSlot
 from octavo.records.experts import ExpertSpec, Routing, StackedExperts
@@ -139,7 +139,7 @@ def feed_forward(config: ModelConfig, fields: ExpertFields, index: int, build: B
     if fields.is_sparse[index]:
         return sparse_mlp(config, fields, build)
     size = config.intermediate_size if fields.dense_size is None else fields.dense_size
-    return GatedMLP(config.hidden_size, size, config.hidden_act, build, bias=fields.mlp_bias)
+    return _gated_mlp(config, fields, size, build)
 
 
 def sparse_mlp(config: ModelConfig, fields: ExpertFields, build: Build) -> SparseMLP:
@@ -163,8 +163,7 @@ def sparse_mlp(config: ModelConfig, fields: ExpertFields, build: Build) -> Spars
     shared = None
     if fields.shared_size:
         own = build.at("shared_experts")
-        options = {"bias": fields.mlp_bias, "is_fused": fields.is_shared_fused}
-        shared = GatedMLP(hidden, fields.shared_size, config.hidden_act, own, **options)
+        shared = _gated_mlp(config, fields, fields.shared_size, own, is_fused=fields.is_shared_fused)
     if build.uniform_routing:
         routing = replace(routing, score="uniform", num_groups=1, num_open_groups=1, is_corrected=False)
     return SparseMLP(
@@ -175,6 +174,16 @@ def sparse_mlp(config: ModelConfig, fields: ExpertFields, build: Build) -> Spars
         fields.output_scale,
         fields.num_identity,
     )
+
+
+def _gated_mlp(
+    config: ModelConfig, fields: ExpertFields, size: int, build: Build, *, is_fused: bool = False
+) -> GatedMLP:
+    sizes = config.hidden_size, size
+    options = {"bias": fields.mlp_bias, "is_fused": is_fused}
+    if fields.shared_spec is None:
+        return GatedMLP(*sizes, config.hidden_act, build, **options)
+    return BoundedGatedMLP(*sizes, config.hidden_act, build, spec=fields.shared_spec, **options)
 
 
 def _parameter(*shape: int) -> nn.Parameter:

@@ -4,7 +4,7 @@ A module's attribute names are the checkpoint's names. Only modules whose parame
 quantised linear layers, Gemma's norms) say so, through :class:`HasSlots`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, cast, runtime_checkable
 
@@ -20,7 +20,7 @@ class CheckpointNames:
     Attributes:
         starts: beginnings of names → what checkpoints have in their place; the first that fits counts.
         modules: names of modules, wherever they are in the model → what checkpoints call them; an empty name where they
-            leave the module out.
+            leave the module out. A name may be that of a module inside another, which goes before the names of both.
     """
 
     starts: Mapping[str, str] = field(default_factory=dict)
@@ -29,8 +29,17 @@ class CheckpointNames:
     def of(self, name: str) -> str:
         """The checkpoint's name of a module or a parameter."""
         start = next((start for start in self.starts if name.startswith(start)), "")
-        rest = [part for part in name.removeprefix(start).split(".") if self.modules.get(part) != ""]
-        return self.starts.get(start, "") + ".".join(self.modules.get(part, part) for part in rest)
+        return self.starts.get(start, "") + ".".join(self._parts(name.removeprefix(start).split(".")))
+
+    def _parts(self, parts: list[str]) -> Iterator[str]:
+        own = iter(zip(parts, [*parts[1:], ""], strict=True))
+        for part, inner in own:
+            pair = self.modules.get(f"{part}.{inner}")
+            if pair is not None:
+                next(own)
+            found = self.modules.get(part, part) if pair is None else pair
+            if found or not part:
+                yield found
 
 
 @runtime_checkable
@@ -47,6 +56,20 @@ class HasSlots(Protocol):
 
 
 @runtime_checkable
+class FitsForms(Protocol):
+    """A module whose weights have one of several forms in checkpoints."""
+
+    def fit(self, path: str, has: Callable[[str], bool]) -> None:
+        """Take the form that a checkpoint has; called before the slots are collected that it fills.
+
+        Args:
+            path: the module's name.
+            has: whether the checkpoint has a tensor of a name.
+        """
+        ...
+
+
+@runtime_checkable
 class Finishable(Protocol):
     """A module that prepares its weights once they are loaded."""
 
@@ -58,12 +81,24 @@ class Finishable(Protocol):
 def collect_slots(model: nn.Module) -> Slots:
     """The destinations of every checkpoint tensor that the model needs; may be called again, to update weights."""
     slots: dict[str, list[WeightSlot]] = {}
-    names = CheckpointNames(getattr(model, "checkpoint_names", {}), getattr(model, "module_names", {}))
+    names = _checkpoint_names(model)
     for path, module in model.named_modules():
         has_slots = _implements(type(module), HasSlots)
         for name, slot in cast(HasSlots, module).weight_slots(path) if has_slots else _own_slots(path, module):
             slots.setdefault(names.of(name), []).append(slot)
     return {name: tuple(found) for name, found in slots.items()}
+
+
+def fit_forms(model: nn.Module, has: Callable[[str], bool]) -> None:
+    """Let every module take the form of its weights in a checkpoint.
+
+    Args:
+        has: whether the checkpoint has a tensor of a name.
+    """
+    names = _checkpoint_names(model)
+    for path, module in model.named_modules():
+        if _implements(type(module), FitsForms):
+            cast(FitsForms, module).fit(path, lambda name: has(names.of(name)))
 
 
 def finish(model: nn.Module) -> None:
@@ -82,6 +117,10 @@ def _implements(kind: type, protocol: type) -> bool:
     if found is None:
         found = _known[kind, protocol] = issubclass(kind, protocol)
     return found
+
+
+def _checkpoint_names(model: nn.Module) -> CheckpointNames:
+    return CheckpointNames(getattr(model, "checkpoint_names", {}), getattr(model, "module_names", {}))
 
 
 def sibling(path: str, name: str) -> str:

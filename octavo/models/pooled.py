@@ -1,5 +1,6 @@
 """Pooling models: a backbone that computes hidden states, and a pooler that turns them into vectors."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import ClassVar, Protocol, cast
@@ -22,8 +23,35 @@ from octavo.models.base import CausalLM, cache_specs
 from octavo.records import ChunkedLocal, Full, SlidingWindow
 
 
-class EncoderBackbone(nn.Module):
-    """A model with bidirectional attention: embeddings, and the one loop over the layers of all encoders.
+class EncoderBase(nn.Module, ABC):
+    """A model with bidirectional attention.
+
+    Attributes:
+        weight_prefix: prefix of the weights' names in checkpoints with a head beside them.
+        unused_weights: see :class:`CausalLM`.
+    """
+
+    weight_prefix: str
+    unused_weights: tuple[str, ...] = ()
+
+    @abstractmethod
+    def forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor, plan: PackedPlan
+    ) -> torch.Tensor:
+        """Run the layers over sequences laid end to end.
+
+        Args:
+            token_ids, positions: ``[≥ T]`` int64; entries past the sequences are padding.
+            segments: ``[≥ T]`` int64, 0 for the first text of a pair, 1 for the second.
+            plan: of the sequences.
+
+        Returns:
+            ``[≥ T, hidden]``.
+        """
+
+
+class EncoderBackbone(EncoderBase):
+    """Embeddings, and the one loop over the layers of all encoders.
 
     Args:
         layer: builds the layer of an index, with the parameters for that place; see :mod:`octavo.layers.encoder`.
@@ -32,7 +60,6 @@ class EncoderBackbone(nn.Module):
 
     Attributes:
         checkpoint_names, module_names: see :class:`CausalLM`.
-        weight_prefix: prefix of the weights' names in checkpoints with a head beside them.
     """
 
     checkpoint_names: ClassVar[Mapping[str, str]] = {}
@@ -61,16 +88,6 @@ class EncoderBackbone(nn.Module):
     def forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor, plan: PackedPlan
     ) -> torch.Tensor:
-        """Run the layers over sequences laid end to end.
-
-        Args:
-            token_ids, positions: ``[≥ T]`` int64; entries past the sequences are padding.
-            segments: ``[≥ T]`` int64, 0 for the first text of a pair, 1 for the second.
-            plan: of the sequences.
-
-        Returns:
-            ``[≥ T, hidden]``.
-        """
         x: torch.Tensor = self.embeddings(token_ids, positions, segments)
         ropes = {name: rotary(positions) for name, rotary in self.rotary.items()}
         for layer in self.layers:
@@ -79,7 +96,7 @@ class EncoderBackbone(nn.Module):
 
 
 class Encoder(Protocol):
-    """What runs sequences laid end to end; see :meth:`EncoderBackbone.forward`."""
+    """What runs sequences laid end to end; see :meth:`EncoderBase.forward`."""
 
     def __call__(
         self, token_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor, plan: PackedPlan
@@ -106,7 +123,7 @@ class BidirectionalDecoder:
     def __call__(
         self, token_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor, plan: PackedPlan
     ) -> torch.Tensor:
-        """See :meth:`EncoderBackbone.forward`; there are no segments."""
+        """See :meth:`EncoderBase.forward`; there are no segments."""
         inputs = {name: PackedRows(plan, window) for name, window in self._windows.items()}
         caches = dict.fromkeys(inputs, (token_ids.new_empty(0),))
         return self._model(token_ids, positions, StepContext(BidirectionalAttention(), caches, inputs))
@@ -123,7 +140,7 @@ class PooledModel(nn.Module):
     """A backbone and its pooler.
 
     Attributes:
-        backbone: an :class:`EncoderBackbone`, or a decoder without its head.
+        backbone: an :class:`EncoderBase`, or a decoder without its head.
         weight_prefix: optional prefix of the backbone's weight names in checkpoints.
     """
 
@@ -135,7 +152,7 @@ class PooledModel(nn.Module):
 
     def encoder(self) -> Encoder:
         """What runs the backbone, of a model that attends in both directions."""
-        if isinstance(self.backbone, EncoderBackbone):
+        if isinstance(self.backbone, EncoderBase):
             return self.backbone
         assert isinstance(self.backbone, CausalLM)
         return BidirectionalDecoder(self.backbone)

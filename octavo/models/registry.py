@@ -3,14 +3,15 @@
 from pkgutil import resolve_name
 
 from octavo.errors import UnsupportedModelError
-from octavo.hub.families import generic
+from octavo.hub.families import generic, generic_encoder
 from octavo.hub.families.generic import GenericFields
+from octavo.hub.families.generic_encoder import LibraryEncoderFields
 from octavo.hub.families.registry import FAMILIES, family_of, unsupported_architecture
 from octavo.hub.model_config import ModelConfig
 from octavo.layers.build import Build
 from octavo.layers.pooling import Pooler
 from octavo.models.base import CausalLM
-from octavo.models.pooled import EncoderBackbone, PooledModel, as_pooled
+from octavo.models.pooled import EncoderBase, PooledModel, as_pooled
 
 
 def supported_architectures() -> list[str]:
@@ -44,7 +45,7 @@ def build_pooled(config: ModelConfig, build: Build, max_positions: int) -> Poole
         UnsupportedModelError: the architecture is unknown or does not support it.
     """
     assert config.pooling is not None, "the configuration of a pooling model"
-    backbone: CausalLM | EncoderBackbone = _model_class(config)(config, build, max_positions)
+    backbone: CausalLM | EncoderBase = _model_class(config)(config, build, max_positions)
     if isinstance(backbone, CausalLM):
         return as_pooled(backbone, config)
     return PooledModel(backbone, Pooler(config.pooling), backbone.weight_prefix).eval()
@@ -59,6 +60,8 @@ def _model_of(config: ModelConfig) -> str:
     """The model's class, as ``module:class``."""
     if isinstance(config.own, GenericFields):
         return generic.MODEL
+    if isinstance(config.own, LibraryEncoderFields):
+        return generic_encoder.MODEL
     if config.architecture not in FAMILIES:
         has_own_code = "auto_map" in config.raw
         raise UnsupportedModelError(unsupported_architecture(config.architecture, has_own_code=has_own_code))

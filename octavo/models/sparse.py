@@ -16,7 +16,7 @@ from octavo.layers.decoder import PostNormLayer, PreNormLayer, RotaryAttention, 
 from octavo.layers.gated_attention import GatedAttention
 from octavo.layers.head_terms import AttentionTerms
 from octavo.layers.moe import feed_forward
-from octavo.layers.norm import LayerNorm, Norm, RMSNorm
+from octavo.layers.norm import LayerNorm, Norm, RMSNorm, UnitOffsetRMSNorm
 from octavo.layers.older_layers import ParallelLayer
 from octavo.layers.rotary import LOCAL_ROPE, MAIN_ROPE, NO_ROPE
 from octavo.models.base import DecoderLM
@@ -35,6 +35,7 @@ _LAYERS: Mapping[LayerKind, Callable[[nn.Module, nn.Module, Callable[[], Norm]],
 }
 _NORMS: Mapping[NormKind, Callable[[int, float], Norm]] = {
     "rms": RMSNorm,
+    "offset rms": UnitOffsetRMSNorm,
     "layer": LayerNorm,
     "layer without bias": partial(LayerNorm, has_bias=False),
 }
@@ -52,6 +53,8 @@ class SparseDecoder(DecoderLM):
         elif own.gate is not None:
             attention_of = partial(GatedAttention, gate=own.gate)
 
+        head_norm = UnitOffsetRMSNorm if own.norm == "offset rms" else RMSNorm
+
         def rope_of(index: int) -> str:
             if index in own.unrotated:
                 return NO_ROPE
@@ -65,14 +68,15 @@ class SparseDecoder(DecoderLM):
                 index,
                 build.at("self_attn"),
                 rope=rope_of(index),
-                head_norm=RMSNorm if own.query_norms in ("heads", "rotated heads") else None,
+                head_norm=head_norm if own.query_norms in ("heads", "rotated heads") else None,
                 qkv_bias=own.qkv_bias,
                 output_bias=own.output_bias,
                 is_fused=own.has_fused_qkv,
                 is_interleaved=own.is_interleaved,
                 terms=AttentionTerms(heads, build, has_sinks=True) if own.has_sinks else None,
             )
-            return _LAYERS[own.layer](attention, feed_forward(config, own.experts, index, build.at("mlp")), norm)
+            experts = own.other_experts.get(index, own.experts)
+            return _LAYERS[own.layer](attention, feed_forward(config, experts, index, build.at("mlp")), norm)
 
         ropes: dict[str, RopeConfig | QueryScaling | None] = {MAIN_ROPE: config.rope}
         if own.local_rope is not None:
@@ -157,6 +161,18 @@ class LagunaForCausalLM(SparseDecoder):
     """Poolside's Laguna."""
 
     module_names: ClassVar[Mapping[str, str]] = {"shared_experts": "shared_expert"}
+
+
+class Step3p5ForCausalLM(SparseDecoder):
+    """StepFun's Step-3.5-Flash (arXiv:2602.10604)."""
+
+    module_names: ClassVar[Mapping[str, str]] = {
+        "mlp.gate": "moe.gate",
+        "mlp.router_bias": "moe.router_bias",
+        "mlp.stacks": "moe",
+        "mlp.experts": "moe.experts",
+        "mlp.shared_experts": "share_expert",
+    }
 
 
 class FlintForCausalLM(SparseDecoder):

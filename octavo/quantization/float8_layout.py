@@ -12,7 +12,6 @@ from octavo.quantization.grouped_weight import FLOATS, GroupedForm, GroupedWeigh
 ALL = -1
 """As a block's size: all outputs, or all inputs."""
 _MAX_GROUP = 1 << 16
-_STACKED_SCALES = "_scale_inv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,40 +64,6 @@ class Float8Layout(Layout):
         rows = shape[0] if self.block[0] == ALL else self.block[0]
         groups = scales.float().reshape(-(-shape[0] // rows), -1)
         return groups.repeat_interleave(rows, 0)[: shape[0]]
-
-
-@dataclass(frozen=True, slots=True)
-class StackedFloat8Layout(Layout):
-    """Layers of the same shape in one tensor, ``[layers, out, in]``; read as one of all their outputs.
-
-    The tensors' names follow the name of the layers: that of the values is it.
-
-    Attributes:
-        blocks: how each is stored.
-        count: number of layers.
-    """
-
-    blocks: Float8Layout
-    count: int
-
-    @property
-    def name(self) -> str:
-        return self.blocks.name
-
-    @property
-    def form(self) -> GroupedForm:
-        return self.blocks.form
-
-    def tensors(self, shape: tuple[int, int]) -> dict[str, StoredTensor]:
-        scales = tuple((self.count, *own) for own in self.blocks.scale_shapes(shape))
-        return {"": StoredTensor(((self.count, *shape),), (FLOAT8,)), _STACKED_SCALES: StoredTensor(scales, FLOATS)}
-
-    def read(self, tensors: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> GroupedWeight:
-        scales = [self.blocks.scales_of_outputs(own, shape) for own in tensors[_STACKED_SCALES]]
-        return GroupedWeight(tensors[""].flatten(0, 1), torch.cat(scales), self.form.group_of(shape[1]))
-
-    def noise(self, shape: tuple[int, int], std: float, generator: torch.Generator) -> GroupedWeight:
-        return self.blocks.noise((self.count * shape[0], shape[1]), std, generator)
 
 
 def is_block(value: Any) -> TypeGuard[list[int]]:

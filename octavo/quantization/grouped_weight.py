@@ -6,7 +6,7 @@ A :class:`Layout` says which tensors a checkpoint has for a layer, and reads the
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -110,7 +110,7 @@ class GroupedWeight:
     def values(self) -> torch.Tensor:
         """The weight itself, ``[out, in]`` float32, its inputs in the checkpoint's order."""
         num_inputs = self.codes.shape[1]
-        weight = self.codes.float()
+        weight = self.codes.to(torch.float32, copy=True)
         weight -= self._by_input(self.zeros, num_inputs) if isinstance(self.zeros, torch.Tensor) else self.zeros
         weight *= self._by_input(self.scales, num_inputs)
         if self.order is None:
@@ -118,12 +118,6 @@ class GroupedWeight:
         in_order = torch.empty_like(weight)
         in_order[:, self.order] = weight
         return in_order
-
-    def of_rows(self, count: int) -> Iterator["GroupedWeight"]:
-        """The weights of so many outputs each, one after another."""
-        assert not isinstance(self.zeros, torch.Tensor), "such weights have none"
-        for codes, scales in zip(self.codes.split(count), self.scales.split(count), strict=True):
-            yield replace(self, codes=codes, scales=scales)
 
     def in_order_of(self, groups: torch.Tensor, layer_format: str) -> "GroupedWeight":
         """The same weight with inputs reordered by their groups.

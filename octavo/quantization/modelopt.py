@@ -64,17 +64,18 @@ def _mixed(layers: Any) -> dict[Layout, Targets]:
         raise invalid("quantized_layers", layers, "an object of settings by layer")
     names: dict[Layout, list[str]] = {}
     for name, own in layers.items():
-        names.setdefault(_layout(own.get("quant_algo"), own), []).append(name)
+        names.setdefault(_layout(own.get("quant_algo"), own, f"quantized_layers[{quote(name)}]: "), []).append(name)
     return {layout: Targets(modules=frozenset(own_names)) for layout, own_names in names.items()}
 
 
-def _layout(algorithm: Any, own: Mapping[str, Any]) -> Layout:
+def _layout(algorithm: Any, own: Mapping[str, Any], place: str = "") -> Layout:
+    """The layout of an algorithm; ``place`` is where the configuration has it, for errors."""
     layout = _LAYOUTS.get(algorithm.upper()) if isinstance(algorithm, str) else None
     if layout is None:
         raise UnsupportedModelError(
-            f"The checkpoint's ModelOpt weights have the quant_algo {quote(algorithm)}; supported are "
+            f"The checkpoint's ModelOpt weights have the {place}quant_algo {quote(algorithm)}; supported are "
             f"{', '.join(_LAYOUTS)}, and {_MIXED} of these."
         )
     if isinstance(layout, Float4Layout) and own.get("group_size") not in (None, NVFP4_GROUP):
-        raise invalid("group_size", own["group_size"], f"{NVFP4_GROUP} for {algorithm}")
+        raise invalid(f"{place}group_size", own["group_size"], f"{NVFP4_GROUP} for {algorithm}")
     return layout

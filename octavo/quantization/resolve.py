@@ -9,6 +9,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from octavo.config import EngineConfig
+from octavo.config.values import QUANTIZATION_ALIASES
 from octavo.errors import ConfigError, UnsupportedModelError
 from octavo.hub.config_values import quote
 from octavo.hub.model_config import ModelConfig
@@ -57,7 +58,8 @@ def resolve_quantization(
         ConfigError: the setting contradicts the checkpoint.
         UnsupportedModelError: the checkpoint is quantised in a way that is not supported.
     """
-    wanted = settings.model.quantization
+    named = settings.model.quantization
+    wanted = None if named is None else QUANTIZATION_ALIASES.get(named, named)
     # Whoever asks for float32 asks for the file's exact values, which rounded activations would not give.
     expands = wanted is None and settings.model.dtype == "float32"
     options = SchemeOptions(has_float8, settings.device.deterministic, has_blocks and not expands, expands, has_groups)
@@ -77,6 +79,7 @@ def resolve_quantization(
             )
         return rounded_quantization(wanted, options)
     stored, method = stored_quantization(config, options), config.quantization["quant_method"]
+    method = QUANTIZATION_ALIASES.get(method, method)
     if method != wanted:
         raise ConfigError(f"quantization is {wanted!r}, but the checkpoint is quantised by {method!r}; leave it out.")
     return stored
@@ -90,10 +93,11 @@ def stored_quantization(config: ModelConfig, options: SchemeOptions) -> Quantiza
     """
     if not config.quantization:
         return Unquantized(options.plain)
-    method = config.quantization.get("quant_method")
-    if not isinstance(method, str) or method not in METHODS:
+    named = config.quantization.get("quant_method")
+    method = QUANTIZATION_ALIASES.get(named, named) if isinstance(named, str) else None
+    if method not in METHODS:
         raise UnsupportedModelError(
-            f"The checkpoint holds quantised weights ({quote(method)}), which are not supported; supported are "
+            f"The checkpoint holds quantised weights ({quote(named)}), which are not supported; supported are "
             f"{', '.join(METHODS)}."
         )
     return parsed_quantization(method, config.quantization, options)

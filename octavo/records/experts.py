@@ -48,7 +48,8 @@ class ExpertSpec:
     Attributes:
         activation: ``silu`` and ``gelu_tanh`` are ``act(gate) · up``; ``clamped_swiglu`` is
             ``gate · sigmoid(alpha · gate) · (up + 1)`` with gate and up at most ``limit``, and up at least ``-limit``;
-            ``clamped_silu`` is ``silu(gate) · up`` with the same bounds.
+            ``clamped_silu`` is ``silu(gate) · up`` with the same bounds; in ``swiglu_step``, not the gate but its
+            ``silu`` is at most ``limit``.
         weighs_inputs: whether a token's weight scales what enters the expert instead of what leaves it.
     """
 
@@ -90,6 +91,19 @@ class StackedExperts:
 
 
 @dataclass(frozen=True, slots=True)
+class StackedParts:
+    """A checkpoint with a tensor each for all gates, all up projections and all down projections, a matrix per expert.
+
+    Attributes:
+        gate, up, down: names of these layers, whose tensors have the expert as their first dimension.
+    """
+
+    gate: str
+    up: str
+    down: str
+
+
+@dataclass(frozen=True, slots=True)
 class RowExperts:
     """A checkpoint with a tensor each for all gates, all up projections and all down projections, ``[E · I, hidden]``.
 
@@ -123,4 +137,4 @@ class RoutedExperts(msgspec.Struct, array_like=True):
         return np.frombuffer(self.data, np.int16).reshape(self.shape)
 
 
-ExpertStorage = SeparateExperts | StackedExperts | RowExperts
+ExpertStorage = SeparateExperts | StackedExperts | StackedParts | RowExperts

@@ -71,9 +71,16 @@ def test_variables_without_effect_are_named_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_NUM_OF_RESERVED_CPU", "VLLM_CPU_SGL_KERNEL", "VLLM_CPU_MOE_PREPACK"]
+    "name",
+    [
+        "VLLM_CPU_OMP_THREADS_BIND",
+        "VLLM_CPU_NUM_OF_RESERVED_CPU",
+        "VLLM_CPU_SGL_KERNEL",
+        "VLLM_CPU_MOE_PREPACK",
+        "VLLM_TUNED_CONFIG_FOLDER",
+    ],
 )
-def test_a_layout_of_threads_is_not_ignored_silently(name: str) -> None:
+def test_a_layout_of_threads_or_tables_are_not_ignored_silently(name: str) -> None:
     assert f"without effect here: {name};" in environment_warning({name: "0-7"})
 
 

@@ -45,7 +45,7 @@ def test_the_setting_has_these_values_only() -> None:
 
 
 def test_an_architecture_that_the_library_lacks() -> None:
-    with pytest.raises(UnsupportedModelError, match="no causal language model 'NewForCausalLM'"):
+    with pytest.raises(UnsupportedModelError, match="no causal language model and no encoder 'NewForCausalLM'"):
         parse_config(LLAMA | {"architectures": ["NewForCausalLM"]}, "transformers")
     with pytest.raises(UnsupportedModelError, match="type 'new' is unknown"):
         parse_config(LLAMA | {"model_type": "new"}, "transformers")

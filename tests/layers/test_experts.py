@@ -10,7 +10,7 @@ from octavo.layers.experts import Experts, Mxfp4Experts
 from octavo.parallel import TensorParallel
 from octavo.platforms.native import native_kernels
 from octavo.quantization.slot import WeightSlot
-from octavo.records.experts import ExpertSpec, ExpertStorage, SeparateExperts, StackedExperts
+from octavo.records.experts import ExpertSpec, ExpertStorage, SeparateExperts, StackedExperts, StackedParts
 
 NUM_EXPERTS, HIDDEN, SIZE = 3, 64, 96
 SPEC = ExpertSpec("silu")
@@ -61,6 +61,10 @@ STORED: list[tuple[ExpertStorage, dict[str, torch.Tensor]]] = [
         {"layer.input_linear.weight": torch.cat((GATE, UP), 1), "layer.output_linear.weight": DOWN},
     ),
     (
+        StackedParts("w1", "w3", "w2"),
+        {"layer.w1.weight": GATE, "layer.w3.weight": UP, "layer.w2.weight": DOWN},
+    ),
+    (
         StackedExperts(is_transposed=True),
         {
             "layer.experts.gate_up_proj": torch.cat((GATE, UP), 1).mT.contiguous(),
@@ -78,7 +82,9 @@ STORED: list[tuple[ExpertStorage, dict[str, torch.Tensor]]] = [
 
 
 @pytest.mark.parametrize("rank", [0, 1, None])
-@pytest.mark.parametrize(("storage", "tensors"), STORED, ids=["separate", "stacked", "transposed", "interleaved"])
+@pytest.mark.parametrize(
+    ("storage", "tensors"), STORED, ids=["separate", "stacked", "parts", "transposed", "interleaved"]
+)
 def test_every_form(storage: ExpertStorage, tensors: dict[str, torch.Tensor], rank: int | None) -> None:
     experts = Experts(NUM_EXPERTS, HIDDEN, SIZE, SPEC, storage, part(rank))
     load(experts, tensors)
@@ -97,7 +103,7 @@ def rows_of(rank: int | None) -> slice:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_biases_of_a_part(rank: int) -> None:
-    storage, tensors = STORED[3]
+    storage, tensors = STORED[-1]
     biases = {"gate_up_proj_bias": alternating(GATE_BIAS, UP_BIAS), "down_proj_bias": DOWN_BIAS}
     experts = Experts(NUM_EXPERTS, HIDDEN, SIZE, SPEC, storage, part(rank), bias=True)
     load(experts, tensors | {f"layer.experts.{name}": bias for name, bias in biases.items()})
@@ -148,7 +154,13 @@ def _one(x: torch.Tensor, expert: int, share: float, spec: ExpertSpec) -> torch.
     x = x * share if spec.weighs_inputs else x
     gate, up = GATE[expert] @ x + GATE_BIAS[expert], UP[expert] @ x + UP_BIAS[expert]
     if spec.activation != "silu":
-        gate, up = gate.clamp(max=spec.limit), up.clamp(-spec.limit, spec.limit)
+        up = up.clamp(-spec.limit, spec.limit)
+    if spec.activation == "swiglu_step":
+        gate = (gate * gate.sigmoid()).clamp(max=spec.limit)
+        y = DOWN[expert] @ (gate * up) + DOWN_BIAS[expert]
+        return y * share
+    if spec.activation != "silu":
+        gate = gate.clamp(max=spec.limit)
     if spec.activation == "clamped_swiglu":
         up = up + 1
     inner = gate * (spec.alpha * gate).sigmoid() * up
@@ -163,8 +175,9 @@ def _one(x: torch.Tensor, expert: int, share: float, spec: ExpertSpec) -> torch.
         ExpertSpec("silu", weighs_inputs=True),
         ExpertSpec("clamped_swiglu", 1.7, 2.0),
         ExpertSpec("clamped_silu", limit=2.0),
+        ExpertSpec("swiglu_step", limit=2.0),
     ],
-    ids=["silu", "weighs inputs", "clamped", "clamped silu"],
+    ids=["silu", "weighs inputs", "clamped", "clamped silu", "swiglu step"],
 )
 def test_the_reference_is_a_sum_over_each_tokens_experts(spec: ExpertSpec) -> None:
     weights = ExpertWeights(torch.cat((GATE, UP), 1), DOWN, torch.cat((GATE_BIAS, UP_BIAS), 1), DOWN_BIAS)

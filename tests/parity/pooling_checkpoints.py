@@ -12,16 +12,32 @@ from safetensors.torch import load_file, save_file
 from tiny.sizes import rope
 from tiny_checkpoints import _randomise
 from transformers import (
+    AlbertForMaskedLM,
+    AlbertForSequenceClassification,
+    AlbertForTokenClassification,
+    AlbertModel,
     BertConfig,
     BertForMaskedLM,
     BertForSequenceClassification,
     BertForTokenClassification,
     BertModel,
+    CamembertForSequenceClassification,
+    CamembertForTokenClassification,
+    CamembertModel,
+    Data2VecTextModel,
     DistilBertConfig,
     DistilBertForMaskedLM,
     DistilBertForSequenceClassification,
     DistilBertForTokenClassification,
     DistilBertModel,
+    ElectraForPreTraining,
+    ElectraForSequenceClassification,
+    ElectraForTokenClassification,
+    ElectraModel,
+    ErnieForSequenceClassification,
+    ErnieModel,
+    EsmModel,
+    EuroBertModel,
     Gemma2Config,
     Gemma2Model,
     Gemma3TextConfig,
@@ -45,6 +61,7 @@ from transformers import (
     ModernBertForSequenceClassification,
     ModernBertForTokenClassification,
     ModernBertModel,
+    NeoMMEModel,
     NomicBertConfig,
     NomicBertForSequenceClassification,
     NomicBertModel,
@@ -60,11 +77,16 @@ from transformers import (
     RobertaForSequenceClassification,
     RobertaForTokenClassification,
     RobertaModel,
+    RobertaPreLayerNormModel,
+    RoCBertForSequenceClassification,
     XLMRobertaConfig,
     XLMRobertaForSequenceClassification,
+    XLMRobertaXLForSequenceClassification,
+    XLMRobertaXLModel,
 )
 
 VOCAB_SIZE = 211
+_AFTER_PADDING = ("camembert", "data2vec-text", "xlm-roberta-xl", "roberta-prelayernorm", "esm")
 MAX_LENGTH = 96
 HIDDEN = 48
 DENSE = 20
@@ -98,6 +120,13 @@ def _decoder(**changes: Any) -> dict[str, Any]:
 
 def _roberta(**changes: Any) -> dict[str, Any]:
     return _sizes(pad_token_id=1, max_position_embeddings=MAX_LENGTH + 2, type_vocab_size=1) | changes
+
+
+def _of_library(kind: type[PreTrainedModel], **changes: Any) -> Callable[[], PreTrainedModel]:
+    """An encoder that runs as the transformers library has it."""
+    is_numbered_after_padding = kind.config_class.model_type in _AFTER_PADDING
+    own = _roberta(**changes) if is_numbered_after_padding else _sizes(**changes)
+    return lambda: kind(kind.config_class(**own))
 
 
 def _distilbert(**changes: Any) -> dict[str, Any]:
@@ -155,6 +184,27 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "jina-classifier": lambda: JinaEmbeddingsV3ForSequenceClassification(
         JinaEmbeddingsV3Config(**_sizes(num_labels=3))
     ),
+    "library-electra": _of_library(ElectraModel, embedding_size=24),
+    "library-electra-pretraining": _of_library(ElectraForPreTraining, embedding_size=24),
+    "library-electra-classifier": _of_library(ElectraForSequenceClassification, embedding_size=24, num_labels=3),
+    "library-electra-tokens": _of_library(ElectraForTokenClassification, embedding_size=24, num_labels=3),
+    "library-albert": _of_library(AlbertModel, embedding_size=24, num_hidden_groups=2, num_hidden_layers=4),
+    "library-albert-masked-lm": _of_library(AlbertForMaskedLM, embedding_size=24),
+    "library-albert-classifier": _of_library(AlbertForSequenceClassification, embedding_size=24, num_labels=3),
+    "library-albert-tokens": _of_library(AlbertForTokenClassification, embedding_size=24, num_labels=3),
+    "library-ernie": _of_library(ErnieModel, use_task_id=True),
+    "library-ernie-classifier": _of_library(ErnieForSequenceClassification, num_labels=1),
+    "library-camembert": _of_library(CamembertModel),
+    "library-camembert-classifier": _of_library(CamembertForSequenceClassification, num_labels=3),
+    "library-camembert-tokens": _of_library(CamembertForTokenClassification, num_labels=3),
+    "library-data2vec": _of_library(Data2VecTextModel),
+    "library-xlm-roberta-xl": _of_library(XLMRobertaXLModel),
+    "library-xlm-roberta-xl-classifier": _of_library(XLMRobertaXLForSequenceClassification, num_labels=3),
+    "library-prelayernorm": _of_library(RobertaPreLayerNormModel),
+    "library-roc-bert-classifier": _of_library(RoCBertForSequenceClassification, num_labels=3),
+    "library-esm": _of_library(EsmModel, position_embedding_type="rotary"),
+    "library-eurobert": _of_library(EuroBertModel, num_key_value_heads=2),
+    "library-neomme": _of_library(NeoMMEModel),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**_decoder())),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**_decoder(head_dim=16, tie_word_embeddings=True))),
     "qwen3-untied": lambda: Qwen3ForCausalLM(Qwen3Config(**_decoder(head_dim=16, tie_word_embeddings=False))),

@@ -47,6 +47,7 @@ ENCODERS = (
     "gte",
     "gte-without-segments",
     "jina",
+    *(name for name in MODELS if name.startswith("library-") and not name.endswith(("classifier", "tokens"))),
 )
 
 CLASSIFIERS = [name for name in MODELS if name.endswith("classifier") and "-bidirectional" not in name]

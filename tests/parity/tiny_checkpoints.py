@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import classic, dense, experts, first, generic
+from tiny import classic, dense, experts, first, generic, step35
 from tiny.sizes import MAX_LENGTH, VOCAB_SIZE
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
@@ -26,6 +26,7 @@ CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     **dense.CONFIGS,
     **classic.CONFIGS,
     **experts.CONFIGS,
+    **step35.CONFIGS,
     **generic.CONFIGS,
 }
 
@@ -46,7 +47,9 @@ def write_checkpoint(name: str, folder: Path) -> Checkpoint:
         pytest.skip("this version of transformers norms all groups of Mamba-2 as one; run with 5.23 or newer")
     # Only the plain implementation knows soft caps; that of Falcon adds ALiBi's penalties twice.
     kind = "sdpa" if getattr(config, "alibi", False) else "eager"
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=kind).eval()
+    is_step35 = isinstance(config, step35.Step3p7TextConfig)
+    make = step35.Step3p5ForCausalLM._from_config if is_step35 else AutoModelForCausalLM.from_config
+    model = make(config, dtype=torch.float32, attn_implementation=kind).eval()
     _randomise(model, seed=zlib.crc32(name.encode()))
     model.save_pretrained(folder)
     return Checkpoint(model, folder, "transformers" if name in generic.CONFIGS else "auto")

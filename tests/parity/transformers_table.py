@@ -1,9 +1,11 @@
-"""Tries every causal language model of transformers through ``model_impl=transformers`` and writes a table.
+"""Tries every causal language model or encoder of transformers through ``model_impl=transformers``; writes a table.
 
     PYTHONPATH=tests/parity python tests/parity/transformers_table.py --page docs/supported-models.md [NAME …]
+    PYTHONPATH=tests/parity python tests/parity/transformers_table.py --encoders --page docs/supported-models.md
 
-A tiny model is made of each architecture by shrinking its default configuration; Octavo's log-probabilities in float32
-must equal those of transformers to 1e-4, in a batch, in chunks and after prefix hits. Takes some minutes.
+A tiny model is made of each architecture by shrinking its default configuration. Octavo's log-probabilities in float32
+must equal those of transformers to 1e-4, in a batch, in chunks and after prefix hits; of encoders, its tokens' vectors
+in a batch. Takes some minutes.
 """
 
 import argparse
@@ -24,14 +26,17 @@ from typing import Any
 
 import torch
 import transformers
-from comparison import assert_logprobs, reference_logprobs
+from comparison import TOLERANCE, assert_logprobs, reference_logprobs
 from tiny_checkpoints import _randomise
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 
-from octavo import LLM, SamplingParams
+from octavo import LLM, PoolingParams, SamplingParams
 from octavo.errors import OctavoError, UnsupportedModelError
-from octavo.hub.families import generic
+from octavo.hub.families import generic, generic_encoder
 
 VOCAB_SIZE = 211
 # Sizes of tiny models, for the keys that a configuration has.
@@ -101,6 +106,7 @@ SIZES: dict[str, Any] = {
     "use_cache": True,
 }
 HEADING = "## Causal language models of transformers\n\n"
+ENCODERS = "## Encoders of transformers\n\n"
 MAX_PARAMETERS = 5_000_000
 PROMPTS = [random.Random(length).choices(range(3, VOCAB_SIZE), k=length) for length in (1, 5, 23, 40)]
 
@@ -115,6 +121,16 @@ def architectures() -> dict[str, str]:
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 
+def encoders() -> dict[str, str]:
+    """Encoder → model type, of all that predict masked tokens."""
+    names = {
+        name.removesuffix("ForMaskedLM") + "Model": model_type
+        for model_type, name in MODEL_FOR_MASKED_LM_MAPPING_NAMES.items()
+        if isinstance(name, str) and name.endswith("ForMaskedLM")
+    }
+    return dict(sorted(names.items(), key=lambda item: item[0].lower()))
+
+
 def tiny_configs(model_type: str) -> Iterator[Any]:
     """Small configurations of a model type, of which one should make a model."""
     kind = CONFIG_MAPPING[model_type]
@@ -124,6 +140,8 @@ def tiny_configs(model_type: str) -> Iterator[Any]:
         raise NoTinyModelError(str(error)) from error
     present = {key: size for key, size in SIZES.items() if _value(usual, key) is not None or key == "pad_token_id"}
     known = {key: size for key, size in SIZES.items() if key in vars(usual) or key in usual.attribute_map}
+    if model_type in encoders().values():
+        present, known = ({key: size for key, size in own.items() if key != "is_decoder"} for own in (present, known))
     for own, changes in itertools.product((present, known), CHANGES):
         sizes = {key: changes.get(key, size) for key, size in own.items()}
         try:
@@ -164,7 +182,7 @@ def make_model(architecture: str, model_type: str) -> Any:
             model = kind._from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
             _randomise(model, seed=zlib.crc32(architecture.encode()))
             with torch.inference_mode():
-                model(torch.tensor([PROMPTS[1]]), use_cache=False)
+                model(torch.tensor([PROMPTS[1]]), **({} if architecture in encoders() else {"use_cache": False}))
             return model
         except Exception as error:  # the next configuration may do
             errors.append(f"{type(error).__name__}: {str(error).strip()[:120]}")
@@ -204,12 +222,35 @@ def compare(model: Any) -> None:
         assert_logprobs(model, output)
 
 
+@torch.inference_mode()
+def token_vectors(model: Any, prompt: list[int]) -> torch.Tensor:
+    """An encoder's vectors of a text, ``[tokens, hidden]``."""
+    vectors: torch.Tensor = model(torch.tensor([prompt])).last_hidden_state[0]
+    return vectors
+
+
+def compare_vectors(model: Any) -> None:
+    """Run an encoder in Octavo and hold its tokens' vectors against its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        options = {"dtype": "float32", "skip_tokenizer_init": True, "use_tqdm_on_load": False, "num_threads": 1}
+        llm = LLM(folder, model_impl="transformers", runner="pooling", max_num_batched_tokens=256, **options)
+        try:
+            raw = PoolingParams(use_activation=False)
+            found = llm.encode(PROMPTS, raw, pooling_task="token_embed", use_tqdm=False)
+        finally:
+            llm.shutdown()
+    for prompt, output in zip(PROMPTS, found, strict=True):
+        torch.testing.assert_close(output.outputs.data, token_vectors(model, prompt), rtol=0, atol=TOLERANCE)
+
+
 def rounding(model: Any) -> float:
-    """The greatest difference of a model's log-probabilities in float32 from those in float64."""
+    """The greatest difference of a model's results in float32 from those in float64."""
     if model._can_set_experts_implementation():
         model.set_experts_implementation("eager")
     exact = copy.deepcopy(model).double()
-    differences = (reference_logprobs(model, prompt) - reference_logprobs(exact, prompt) for prompt in PROMPTS)
+    results = token_vectors if type(model).__name__ in encoders() else reference_logprobs
+    differences = (results(model, prompt) - results(exact, prompt) for prompt in PROMPTS)
     return max(float(difference.abs().max()) for difference in differences)
 
 
@@ -217,7 +258,7 @@ def outcome(architecture: str, model_type: str) -> tuple[str, str]:
     """A word and a reason."""
     try:
         raw = CONFIG_MAPPING[model_type]().to_dict() | {"architectures": [architecture]}
-        generic.parse(architecture, raw)
+        (generic_encoder if architecture in encoders() else generic).parse(architecture, raw)
     except UnsupportedModelError as error:
         if "cannot be used: " in str(error):
             return "rejected", str(error).partition("cannot be used: ")[2]
@@ -226,7 +267,7 @@ def outcome(architecture: str, model_type: str) -> tuple[str, str]:
     model = None
     try:
         model = make_model(architecture, model_type)
-        compare(model)
+        (compare_vectors if architecture in encoders() else compare)(model)
     except NoTinyModelError as error:
         return "not tried", str(error)
     except OctavoError as error:
@@ -247,12 +288,13 @@ def main() -> None:
     """Write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="architectures; all if none is given")
+    parser.add_argument("--encoders", action="store_true", help="try encoders instead of causal language models")
     parser.add_argument("--page", type=Path, help="where the table goes, behind the last heading")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
     rows = []
-    for architecture, model_type in architectures().items():
+    for architecture, model_type in (encoders() if options.encoders else architectures()).items():
         if options.names and architecture not in options.names:
             continue
         word, reason = outcome(architecture, model_type)
@@ -261,16 +303,25 @@ def main() -> None:
         gc.collect()
     if options.page is not None:
         page = options.page.read_text(encoding="utf-8")
-        options.page.write_text(page[: page.index(HEADING)] + HEADING + _table(rows), encoding="utf-8")
+        heading = ENCODERS if options.encoders else HEADING
+        start = page.index(heading)
+        end = page.find("\n## ", start)
+        rest = "" if end < 0 else page[end:]
+        options.page.write_text(page[:start] + heading + _table(rows, options.encoders) + rest, encoding="utf-8")
 
 
-def _table(rows: list[tuple[str, str, str]]) -> str:
+def _table(rows: list[tuple[str, str, str]], are_encoders: bool) -> str:
+    held = (
+        "equal vectors of all tokens to 1e-4 (or to twice the reference's own rounding) in a batch"
+        if are_encoders
+        else "equal log-probabilities to 1e-4 (or to twice the reference's own rounding) in a batch, in chunks and after "
+        "prefix hits"
+    )
     counts = Counter(word for _, word, _ in rows)
     head = (
         f"transformers {transformers.__version__}, {datetime.date.today()}, tiny random models in float32 on a CPU: "
         f"{', '.join(f'{count} {word}' for word, count in counts.most_common())}. "
-        "*Parity* means equal log-probabilities to 1e-4 (or to twice the reference's own rounding) in a batch, in "
-        "chunks and after prefix hits; for *not tried*, no tiny model could be made.\n\n"
+        f"*Parity* means {held}; for *not tried*, no tiny model could be made.\n\n"
         "| architecture | outcome | reason |\n|---|---|---|\n"
     )
     return head + "".join(f"| `{name}` | {word} | {_cell(reason)} |\n" for name, word, reason in rows)

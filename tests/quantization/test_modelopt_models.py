@@ -1,6 +1,7 @@
 """Whole models in ModelOpt's formats, and 4-bit floats of compressed-tensors."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,11 +73,13 @@ def test_float8(per_channel: bool, folder: Path, tmp_path: Path) -> None:
         torch.testing.assert_close(found, weights[f"model.layers.1.{name}.weight"], rtol=1e-5, atol=1e-5)
 
 
-def test_layers_have_algorithms_of_their_own(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["config", "sidecar", "map in the sidecar"])
+def test_layers_have_algorithms_of_their_own(place: str, folder: Path, tmp_path: Path) -> None:
     random = torch.Generator().manual_seed(0)
     layers = {f"model.layers.{i}.mlp": {"quant_algo": "NVFP4", "group_size": 16} for i in (0, 1)}
     layers["model.layers.1.self_attn.o_proj"] = {"quant_algo": "FP8"}
-    config = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+    config: dict[str, Any] = {"quant_method": "modelopt_mixed", "quant_algo": "MIXED_PRECISION"}
+    config |= {"quantized_layers": layers} if place == "config" else {}
 
     def store(layer: str, shape: tuple[int, int]) -> Stored | None:
         if layer == "model.layers.1.self_attn.o_proj":
@@ -84,6 +87,11 @@ def test_layers_have_algorithms_of_their_own(folder: Path, tmp_path: Path) -> No
         return nvfp4(shape, random) if ".mlp." in layer else None
 
     weights = write_layers(folder, tmp_path, config, store)
+    if place != "config":
+        own = {"quantization": {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers}}
+        (tmp_path / "hf_quant_config.json").write_text(json.dumps(own))
+    if place == "sidecar":
+        shutil.copy(folder / "config.json", tmp_path)
     found = layers_of(assert_computes(tmp_path, folder, weights, tolerance=0.6))
     kinds = {name.removeprefix("model.layers.1."): type(layer.scheme) for name, layer in found.items() if ".1." in name}
     assert kinds == {
@@ -150,6 +158,16 @@ def test_a_cache_alone() -> None:
         ({"quant_algo": "MIXED_PRECISION"}, "quantized_layers = None; it must be an object of settings"),
         ({"quant_algo": "MIXED_PRECISION", "quantized_layers": {LAYER: "FP8"}}, "quantized_layers"),
         ({"quant_algo": "MIXED_PRECISION", "quantized_layers": {LAYER: {"quant_algo": "W4A8_AWQ"}}}, "W4A8_AWQ"),
+        ({"quant_algo": "MIXED_PRECISION", "quantized_layers": {}}, "quantized_layers = {}"),
+        ({"quant_algo": "MIXED_PRECISION", "quantized_layers": [LAYER]}, "quantized_layers"),
+        (
+            {"quant_algo": "MIXED_PRECISION", "quantized_layers": {LAYER: {"awq": 1}}},
+            r"quantized_layers\['model.layers.0.mlp.down_proj'\]: quant_algo None",
+        ),
+        (
+            {"quant_algo": "MIXED_PRECISION", "quantized_layers": {LAYER: {"quant_algo": "NVFP4", "group_size": 8}}},
+            r"down_proj'\]: group_size = 8; it must be 16",
+        ),
     ],
 )
 def test_what_is_rejected(own: dict[str, Any], named: str) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.config import EngineConfig
-from octavo.errors import UnsupportedModelError
+from octavo.errors import ConfigError, UnsupportedModelError
 from octavo.hub import ModelConfig
 from octavo.hub.config_file import parse_config
 from octavo.quantization.config import QuantizationConfig, SchemeOptions
@@ -27,6 +27,7 @@ SIZES = {
     "vocab_size": 100,
 }
 LAYER = "model.layers.0.mlp.down_proj"
+NVFP4 = {"quant_algo": "NVFP4"}
 
 
 def _model(quantization: Any, key: str = "quantization_config") -> ModelConfig:
@@ -75,6 +76,30 @@ def test_fp8_leaves_named_modules_out(key: str, name: str) -> None:
     assert found.scheme(LAYER) == PlainScheme()
     assert found.scheme("model.layers.10.self_attn.q_proj") == Float8Scheme("tensor")
     assert found.head_scheme("lm_head") == PlainScheme()
+
+
+@pytest.mark.parametrize(
+    ("setting", "method", "own"),
+    [
+        ("modelopt_fp4", "modelopt", {"quant_algo": "NVFP4"}),
+        ("modelopt", "modelopt_mixed", {"quant_algo": "MIXED_PRECISION", "quantized_layers": {LAYER: NVFP4}}),
+        ("gptq_marlin", "gptq", {"bits": 4, "group_size": 32}),
+        ("awq_marlin", "awq", {"bits": 4, "group_size": 32}),
+        ("awq", "awq_marlin", {"bits": 4, "group_size": 32}),
+    ],
+)
+def test_other_names_of_methods_mean_the_same(setting: str, method: str, own: dict[str, Any]) -> None:
+    model, chosen = _model({"quant_method": method, **own}), EngineConfig.from_kwargs(model="m", quantization=setting)
+    found = resolve_quantization(chosen, model, has_float8=True)
+    assert isinstance(found.scheme(LAYER), StoredScheme)
+    with pytest.raises(ConfigError, match="quantised by"):
+        resolve_quantization(EngineConfig.from_kwargs(model="m", quantization="quark"), model, has_float8=True)
+
+
+@pytest.mark.parametrize("setting", ["moe_wna16", "fp8_per_block", "experts_int8", "fp_quant"])
+def test_methods_that_are_missing_are_rejected_with_a_reason(setting: str) -> None:
+    with pytest.raises(ConfigError, match=f"; {setting} (names|has|rounds|is)"):
+        EngineConfig.from_kwargs(model="m", quantization=setting)
 
 
 REJECTED: dict[str, tuple[Any, str]] = {

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 from float4_checkpoints import draw_float4, modelopt
-from float8_checkpoints import compressed_tensors
+from float8_checkpoints import compressed_tensors, float8_layer
 from integer_checkpoints import awq, compressed, draw, gptq
 
+from octavo.hub.families.sparse import SparseFields
 from octavo.layers.build import Build
 from octavo.layers.weights import collect_slots
 from octavo.models.registry import build_model
@@ -84,6 +85,33 @@ def test_experts_have_the_weights_that_their_tensors_stand_for(case: str) -> Non
             tensors, weight = store((view.shape[0], view.shape[1]), random)
             for leaf, tensor in tensors.items():
                 for slot in slots.get(f"{MODULE}.{index}.{name}.{leaf}", ()):
+                    assert slot.takes(tensor.dtype) and slot.accepts(tuple(tensor.shape))
+                    slot.fill(tensor.contiguous())
+            torch.testing.assert_close(view, weight)
+
+
+@pytest.mark.parametrize("is_named_whole", [False, True], ids=["by expert", "by layer"])
+def test_experts_of_different_algorithms(is_named_whole: bool) -> None:
+    """ModelOpt's mixed precision, by layers of experts or expert by expert."""
+    random = torch.Generator().manual_seed(0)
+    config = tiny_config("Qwen3MoeForCausalLM", ("full_attention",) * 2, None)
+    algorithms = {0: "NVFP4", 1: "FP8"}
+    num_experts = config.own_as(SparseFields).experts.routing.num_experts
+    modules = [f"model.layers.{layer}.mlp.experts" for layer in range(2)]
+    if is_named_whole:
+        layers = {module: algorithms[layer] for layer, module in enumerate(modules)}
+    else:
+        layers = {f"{module}.{index}": algorithms[index % 2] for module in modules for index in range(num_experts)}
+    raw = {"quant_algo": "MIXED_PRECISION", "quantized_layers": {name: {"quant_algo": layers[name]} for name in layers}}
+    model = build_model(config, Build(parsed_quantization("modelopt", raw, SchemeOptions())), MAX_LEN)
+    slots = collect_slots(model)
+    for layer, module in enumerate(modules):
+        down = model.get_submodule(module).get_parameter("down_proj")
+        for index, view in enumerate(down):
+            is_float4 = algorithms[layer if is_named_whole else index % 2] == "NVFP4"
+            tensors, weight = (as_nvfp4 if is_float4 else float8_layer)((view.shape[0], view.shape[1]), random)
+            for leaf, tensor in tensors.items():
+                for slot in slots.get(f"{module}.{index}.down_proj.{leaf}", ()):
                     assert slot.takes(tensor.dtype) and slot.accepts(tuple(tensor.shape))
                     slot.fill(tensor.contiguous())
             torch.testing.assert_close(view, weight)

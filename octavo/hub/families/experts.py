@@ -28,6 +28,7 @@ class ExpertFields:
         storage: how checkpoints store experts.
         correction: the checkpoint's name of the bias in the choice of experts, beside the router's module.
         spec: what an expert computes; None for the configuration's activation.
+        shared_spec: the same of feed-forward layers that are no experts.
         has_bias: whether the router and the experts' layers have biases.
         mlp_bias: the same of feed-forward layers that are no experts.
     """
@@ -43,6 +44,7 @@ class ExpertFields:
     storage: ExpertStorage = field(default_factory=SeparateExperts)
     correction: str = "gate.e_score_correction_bias"
     spec: ExpertSpec | None = None
+    shared_spec: ExpertSpec | None = None
     has_bias: bool = False
     mlp_bias: bool = False
     num_identity: int = 0

@@ -11,7 +11,6 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from octavo.config.values import ModelImpl
 from octavo.errors import UnsupportedModelError
 from octavo.hub.config_values import MAX_LAYERS, ConfigValues
 from octavo.hub.decoder_config import checkpoint_dtype, token_ids
@@ -37,19 +36,6 @@ _STATEFUL_LAYERS = ("linear_attention", "mamba", "conv", "recurrent", "hybrid")
 @dataclass(frozen=True, slots=True)
 class GenericFields:
     """Marks a configuration whose model is built from the transformers library."""
-
-
-def is_used(architecture: str, model_impl: ModelImpl, *, is_native: bool) -> bool:
-    """Whether the transformers library implements a model: by choice, or since Octavo has no family for it.
-
-    Raises:
-        UnsupportedModelError: it is asked for by name and does not know the architecture.
-    """
-    if model_impl == "transformers" and not causal_name(architecture):
-        raise UnsupportedModelError(
-            f"model_impl is transformers, which has no causal language model {architecture!r} in the installed version."
-        )
-    return model_impl == "transformers" or (model_impl == "auto" and not is_native and causal_name(architecture) != "")
 
 
 def causal_name(architecture: str) -> str:
@@ -94,12 +80,22 @@ def parse(architecture: str, raw: dict[str, Any]) -> ModelConfig:
     """
     library = library_config(raw)
     _check_kind(architecture, library)
+    return parse_shared(causal_name(architecture), raw, library)
+
+
+def parse_shared(architecture: str, raw: dict[str, Any], library: Any) -> ModelConfig:
+    """What the engine needs to know of any of the library's models.
+
+    Args:
+        architecture: the library's class.
+        library: its configuration object.
+    """
     values = ConfigValues(_filled(library), {}, {})
     heads = values.count("num_attention_heads")
     hidden_size, vocab_size = values.count("hidden_size"), values.count("vocab_size")
     num_layers = values.count("num_hidden_layers", MAX_LAYERS)
     return ModelConfig(
-        architecture=causal_name(architecture),
+        architecture=architecture,
         model_type=library.model_type,
         hidden_size=hidden_size,
         num_layers=num_layers,
@@ -125,9 +121,8 @@ def parse(architecture: str, raw: dict[str, Any]) -> ModelConfig:
 
 def _check_kind(architecture: str, library: Any) -> None:
     """Reject models that are more than a decoder of text with attention."""
+    check_parts(architecture, library)
     reasons = {
-        "it has an encoder and a decoder": getattr(library, "is_encoder_decoder", False),
-        "it is a multimodal model": any(key in _PARTS for key in library.sub_configs),
         "it has layers with a recurrent state": _is_stateful(library),
         "it is an encoder": getattr(library, "is_decoder", True) is False and hasattr(library, "add_cross_attention"),
         "it attends to another model's output": getattr(library, "add_cross_attention", False),
@@ -136,6 +131,14 @@ def _check_kind(architecture: str, library: Any) -> None:
     for reason, applies in reasons.items():
         if applies:
             raise not_served(architecture, reason)
+
+
+def check_parts(architecture: str, library: Any) -> None:
+    """Reject models of several parts."""
+    if getattr(library, "is_encoder_decoder", False):
+        raise not_served(architecture, "it has an encoder and a decoder")
+    if any(key in _PARTS for key in library.sub_configs):
+        raise not_served(architecture, "it is a multimodal model")
 
 
 def not_served(architecture: str, reason: str) -> UnsupportedModelError:

@@ -140,6 +140,7 @@ _DECODERS = {
         "AfmoeForCausalLM",
         "LagunaForCausalLM",
     ),
+    "step35": ("Step3p5ForCausalLM",),
     "hunyuan_moe": (
         "HunYuanMoEV1ForCausalLM",
         "HYV3ForCausalLM",

@@ -1,6 +1,7 @@
 """What varies in decoders with experts whose layers are otherwise alike; a file beside this one for each family."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from octavo.hub.config_values import ConfigValues
@@ -14,7 +15,8 @@ QueryNorms = Literal["none", "heads", "rotated heads", "projections"]
 LayerKind = Literal["pre-norm", "post-norm", "sandwich", "parallel"]
 """Norms on what a layer's two parts get, on what they return, on both, or one on what both get at the same time."""
 
-NormKind = Literal["rms", "layer", "layer without bias"]
+NormKind = Literal["rms", "offset rms", "layer", "layer without bias"]
+"""The weight of an ``offset rms`` norm is stored as the difference from one; norms of heads are such, too."""
 
 _USUAL_NAMES = SeparateExperts()
 
@@ -50,6 +52,7 @@ class SparseFields:
         has_sinks: whether the softmax has a learned logit for each head.
         heads: query heads of each layer; None for the configuration's in all layers.
         embedding_scale: factor on embeddings; None for none.
+        other_experts: the feed-forward parts of layers that are not as ``experts`` says, by their index.
     """
 
     experts: ExpertFields
@@ -69,6 +72,7 @@ class SparseFields:
     has_sinks: bool = False
     heads: tuple[int, ...] | None = None
     embedding_scale: float | None = None
+    other_experts: Mapping[int, ExpertFields] = field(default_factory=dict)
 
 
 def uniform_experts(

@@ -234,9 +234,14 @@ def activate(gate, up, alpha, limit, ACTIVATION: tl.constexpr):
         gate = tl.minimum(gate, limit)
         slope = gate
         up = tl.minimum(tl.maximum(up, -limit), limit)
+    elif ACTIVATION == "swiglu_step":
+        up = tl.minimum(tl.maximum(up, -limit), limit)
     elif ACTIVATION == "gelu_tanh":
         # (1 + tanh(z)) / 2 is sigmoid(2z).
         slope = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
     else:
         tl.static_assert(ACTIVATION == "silu")
-    return gate * tl.sigmoid(slope) * up
+    gate *= tl.sigmoid(slope)
+    if ACTIVATION == "swiglu_step":
+        gate = tl.minimum(gate, limit)
+    return gate * up

@@ -123,7 +123,6 @@ class _CalledAttention(nn.Module):
         self._own = slice(first, first + num_heads)
         self._head_dim = max(call.key_dim, call.value_dim)
         self._value_dim = call.value_dim
-        self._is_even = call.key_dim == call.value_dim
         spec = AttentionSpec(num_heads, num_kv_heads, self._head_dim, call.scale, call.softcap)
         self.attention = Attention(build.name, spec, build, call.window)
 
@@ -136,17 +135,26 @@ class _CalledAttention(nn.Module):
         rope: RopeTables,
         step: StepContext,
     ) -> torch.Tensor:
-        joined = _joined(query, key, value) if self._is_even else None
-        if joined is None:
-            heads = [self._padded(part[0].transpose(0, 1).to(rope[0].dtype)) for part in (query, key, value)]
-            joined = torch.cat(heads, 1).flatten(1)
+        joined = joined_heads(query, key, value, self._head_dim, rope[0].dtype)
         terms = NO_TERMS if sinks is None else HeadTerms(sinks[self._own].float())
         attended = self.attention(joined, rope, None, step, terms)
         return attended.view(1, len(attended), -1, self._head_dim)[..., : self._value_dim]
 
-    def _padded(self, heads: torch.Tensor) -> torch.Tensor:
-        missing = self._head_dim - heads.shape[-1]
-        return F.pad(heads, (0, missing)) if missing else heads
+
+def joined_heads(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, head_dim: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """``[T, (H + 2·Hkv)·head_dim]`` of ``[1, H, T, ≤ head_dim]`` each, without a copy where they lie so."""
+    joined = _joined(query, key, value) if query.shape[3] == value.shape[3] else None
+    if joined is not None:
+        return joined
+    heads = [_padded(part[0].transpose(0, 1).to(dtype), head_dim) for part in (query, key, value)]
+    return torch.cat(heads, 1).flatten(1)
+
+
+def _padded(heads: torch.Tensor, head_dim: int) -> torch.Tensor:
+    missing = head_dim - heads.shape[-1]
+    return F.pad(heads, (0, missing)) if missing else heads
 
 
 def _joined(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor | None:

@@ -1,5 +1,6 @@
 """Makes the transformers library's modules without memory for their parameters."""
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,11 +31,13 @@ def empty_model(config: ModelConfig, attention: str, device: str) -> Any:
     kind = _decoder_of(kind, library, config.architecture)
     # Not the checkpoint's: Octavo's own layers know how weights are quantised.
     vars(library).pop("quantization_config", None)
+    takes_pooler = "add_pooling_layer" in inspect.signature(kind.__init__).parameters
+    options: dict[str, Any] = {"add_pooling_layer": False} if takes_pooler else {}
     own_experts = {"experts_implementation": EXPERTS} if kind._can_set_experts_implementation() else {}
     try:
         with torch.device(device), _parameters_on_meta():
             model = kind._from_config(
-                library, attn_implementation=attention, dtype=torch.get_default_dtype(), **own_experts
+                library, attn_implementation=attention, dtype=torch.get_default_dtype(), **own_experts, **options
             )
     except KeyError as error:
         if error.args == (attention,):

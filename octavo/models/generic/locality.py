@@ -22,13 +22,17 @@ _MIXING = ("convolution", "cumsum", "cumprod", "roll", "flip", "logcumsumexp", "
 class TokenLocality(TorchDispatchMode):
     """Watches the operations of a trace.
 
+    Args:
+        counts_tokens: whether sums of whole numbers over tokens are let through, since decoders number tokens so.
+
     Attributes:
         complaint: what mixes tokens; empty if nothing does.
     """
 
-    def __init__(self, positions: torch.Tensor) -> None:
+    def __init__(self, positions: torch.Tensor, *, counts_tokens: bool) -> None:
         super().__init__()
         self._positions = positions
+        self._counts_tokens = counts_tokens
         self._are_positions_read = False
         self._found = ""
 
@@ -43,7 +47,8 @@ class TokenLocality(TorchDispatchMode):
         inputs = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, torch.Tensor)]
         self._are_positions_read |= any(value is self._positions for value in inputs)
         outputs = [value for value in tree_flatten(result)[0] if isinstance(value, torch.Tensor)]
-        if not self._found and _mixes_tokens(str(func), args, inputs, outputs):
+        is_count = not self._counts_tokens and str(func).startswith("aten.sum") and _loses_tokens(inputs, outputs)
+        if not self._found and (is_count or _mixes_tokens(str(func), args, inputs, outputs)):
             self._found = f"it mixes tokens outside of attention ({func})"
         return result
 
@@ -61,6 +66,12 @@ def _mixes_tokens(name: str, args: Any, inputs: list[torch.Tensor], outputs: lis
     if is_summed and not any(size and size % NUM_TOKENS == 0 for value in outputs for size in value.shape):
         return True
     return name.removeprefix("aten.").partition(".")[0] in _MIXING and _runs_along_tokens(name, args, widths[0])
+
+
+def _loses_tokens(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> bool:
+    return any(NUM_TOKENS in value.shape for value in inputs) and not any(
+        NUM_TOKENS in value.shape for value in outputs
+    )
 
 
 def _runs_along_tokens(name: str, args: Any, tensor: torch.Tensor) -> bool:

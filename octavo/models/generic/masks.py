@@ -15,11 +15,14 @@ class Mask:
     """A mask in place of its values.
 
     Attributes:
-        window: number of tokens that a query attends to, itself included; None for all before it.
+        window: number of tokens that a query attends to, itself included; None for all before it. In both directions,
+            that of each side.
+        is_bidirectional: whether a query attends to later tokens as well.
         complaint: why it is not supported; empty if it is.
     """
 
     window: int | None = None
+    is_bidirectional: bool = False
     complaint: str = ""
 
 
@@ -29,22 +32,29 @@ def read_mask(*_: Any, mask_function: Callable[..., Any], **options: Any) -> Mas
         visible = [_visible(mask_function, query) for query in _PROBES]
     except Exception:  # a function of the model's own, which needs more than positions
         return Mask(complaint="its attention masks depend on more than the tokens' positions")
-    if any(seen[query + 1 :].any() for query, seen in zip(_PROBES, visible, strict=True)):
-        return Mask(complaint="its tokens attend to later ones")
-    counts = [int(seen.sum()) for seen in visible]
-    if counts == [query + 1 for query in _PROBES]:
-        return Mask()
-    window = counts[-1]
-    is_window = counts == [min(query + 1, window) for query in _PROBES] and all(
-        bool(seen[max(query + 1 - window, 0) : query + 1].all()) for query, seen in zip(_PROBES, visible, strict=True)
-    )
-    return Mask(window) if is_window else Mask(complaint="its attention masks are neither causal nor sliding windows")
+    before = [seen[: query + 1] for query, seen in zip(_PROBES, visible, strict=True)]
+    after = [seen[query:] for query, seen in zip(_PROBES, visible, strict=True)]
+    is_bidirectional = any(bool(seen[1:].any()) for seen in after)
+    counts = [int(seen.sum()) for seen in before]
+    window = None if counts[-1] == len(before[-1]) else counts[-1]
+    is_regular = all(_is_window(seen.flip(0), window) for seen in before)
+    if is_bidirectional:
+        is_regular &= all(_is_window(seen, window) for seen in after)
+    if is_regular:
+        return Mask(window, is_bidirectional)
+    return Mask(complaint="its attention masks are neither causal nor sliding windows")
+
+
+def _is_window(seen: torch.Tensor, window: int | None) -> bool:
+    """Whether the tokens up to a distance are seen, of those in the order of their distance."""
+    distance = torch.arange(len(seen), device=seen.device)
+    return bool((seen == (distance < (len(seen) if window is None else window))).all())
 
 
 def _visible(mask_function: Callable[..., Any], query: int) -> torch.Tensor:
-    """Which of the keys up to the one behind the query are seen, ``[query + 2]`` bool."""
+    """Which keys are seen, of as many behind the query as before it and one more, ``[2 · query + 2]`` bool."""
     with torch.device("cpu"):
-        keys = torch.arange(query + 2)
+        keys = torch.arange(2 * query + 2)
         head = torch.tensor(0)
         seen = mask_function(head, head, torch.tensor(query), keys)
-        return torch.as_tensor(seen).expand(query + 2)
+        return torch.as_tensor(seen).expand(len(keys))

@@ -4,6 +4,7 @@ Nothing is computed: tensors there have shapes and no values. So what the trace 
 either, and can be captured in graphs.
 """
 
+import inspect
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -84,13 +85,16 @@ def trace(config: ModelConfig, max_positions: int) -> Trace:
     """
     model = empty_model(config, TRACE, "meta")
     fix_frequencies(model.base_model, config, max_positions)
-    tracer = _Tracer(config.architecture, model.base_model)
+    tracer = _Tracer(config.architecture, model.base_model, is_encoder=config.is_encoder)
     positions = torch.empty(1, NUM_TOKENS, dtype=torch.int64, device="meta")
     token_ids, padding = torch.empty_like(positions), torch.ones_like(positions)
-    locality = TokenLocality(positions)
+    locality = TokenLocality(positions, counts_tokens=not config.is_encoder)
+    inputs = {"input_ids": token_ids, "attention_mask": padding, "position_ids": positions}
+    inputs |= {"token_type_ids": token_ids} if config.is_encoder and takes(model, "token_type_ids") else {}
+    inputs |= {} if config.is_encoder else {"use_cache": False}
     try:
         with torch.inference_mode(), torch.device("meta"), tracer, locality:
-            model.base_model(input_ids=token_ids, attention_mask=padding, position_ids=positions, use_cache=False)
+            model.base_model(**inputs)
     except UnsupportedModelError:
         raise
     except Exception as error:  # whatever code of many authors does without values
@@ -102,6 +106,11 @@ def trace(config: ModelConfig, max_positions: int) -> Trace:
     # A key that later layers read, too, must be rotated where it is made.
     found = [replace(call, rotary_dim=0) for call in tracer.calls] if tracer.shares_keys else tracer.calls
     return Trace(found, tracer.shared_inputs())
+
+
+def takes(model: nn.Module, name: str) -> bool:
+    """Whether a model's forward pass has an argument of a name."""
+    return name in inspect.signature(type(model).forward).parameters
 
 
 def _reason(error: Exception) -> str:
@@ -127,8 +136,9 @@ class _Tracer:
 
     current: "_Tracer | None" = None
 
-    def __init__(self, architecture: str, base: nn.Module) -> None:
+    def __init__(self, architecture: str, base: nn.Module, *, is_encoder: bool) -> None:
         self._architecture = architecture
+        self._is_encoder = is_encoder
         self._paths = {module: name for name, module in base.named_modules()}
         self._rotating = [module for module in base.modules() if calls(module, ROTARY)]
         self._rotated: _Rotated | None = None
@@ -182,7 +192,9 @@ class _Tracer:
     ) -> None:
         """Take a call, or reject the model."""
         path = self._paths[module]
-        self._check(query, key, value, mask, options)
+        is_free = options.get("is_causal", getattr(module, "is_causal", True)) is False
+        is_bidirectional = mask.is_bidirectional if isinstance(mask, Mask) else self._is_encoder and is_free
+        self._check(query, key, value, mask, options, is_bidirectional or is_free)
         window = mask.window if isinstance(mask, Mask) else None
         if isinstance(mask, Mask) and mask.complaint:
             raise not_served(self._architecture, mask.complaint)
@@ -206,13 +218,22 @@ class _Tracer:
             )
         )
 
-    def _check(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, options: Any) -> None:
+    def _check(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: Any,
+        options: Any,
+        is_bidirectional: bool,
+    ) -> None:
         unusual = [name for name, option in options.items() if _asks_for_more(name, option, query.shape[1])]
         reasons = {
             "its keys are not those of its tokens": key.shape[2] != query.shape[2] or value.shape[2] != query.shape[2],
             "its key/value heads do not divide its heads": query.shape[1] % key.shape[1] != 0,
             "it builds attention masks of its own": mask is not None and not isinstance(mask, Mask),
-            "its tokens attend to later ones": options.get("is_causal") is False,
+            "its tokens attend to later ones": not self._is_encoder and is_bidirectional,
+            "its tokens do not attend to later ones": self._is_encoder and not is_bidirectional,
             f"its attention takes {', '.join(unusual)}, which is not supported": bool(unusual),
         }
         for reason, applies in reasons.items():

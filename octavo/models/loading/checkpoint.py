@@ -19,7 +19,7 @@ _IGNORED_SUFFIXES = (
 # biases of zeros, of layers that have no such thing; bitsandbytes a number for the order of INT8 weights, of which one
 # is left.
 _UNUSED_SCALES = (
-    *(".input_scale", ".input_zero_point", ".weight_zero_point", ".k_scale", ".v_scale"),
+    *(".input_scale", "_proj_input_scale", ".input_zero_point", ".weight_zero_point", ".k_scale", ".v_scale"),
     *("._weight_zero_point", ".g_idx", ".weight_format"),
 )
 _GPTQ_WEIGHT, _BIAS = ".qweight", ".bias"

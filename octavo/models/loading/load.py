@@ -12,14 +12,14 @@ from octavo.config.values import SAFETENSORS_READERS
 from octavo.errors import UnsupportedModelError
 from octavo.hub.model_config import ModelConfig
 from octavo.hub.source import ModelSource
-from octavo.layers.weights import collect_slots, finish
+from octavo.layers.weights import collect_slots, finish, fit_forms
 from octavo.models.base import CausalLM
 from octavo.models.loading.checkpoint import Checkpoint, check_fit, with_found_names, without_prefix
 from octavo.models.loading.dummy import fill_with_noise
 from octavo.models.loading.gguf_weights import GGUFCheckpoint
 from octavo.models.loading.pooled_weights import checkpoint_parts
 from octavo.models.loading.safetensors_files import SafetensorsCheckpoint
-from octavo.models.pooled import PooledModel
+from octavo.models.pooled import EncoderBase, PooledModel
 from octavo.platforms import runtime_of
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.resolve import stored_quantization
@@ -126,6 +126,9 @@ def _fitting_parts(
     decoder = model.backbone if isinstance(model, PooledModel) else model
     if isinstance(decoder, ReadsConverted):
         checkpoint = decoder.convert_checkpoint(checkpoint)
+    shapes = checkpoint.shapes()
+    prefix = decoder.base_prefix if isinstance(decoder, CausalLM) else ""
+    fit_forms(decoder, lambda name: name in shapes or name.removeprefix(prefix) in shapes)
     slots = collect_slots(model)
     if isinstance(model, CausalLM):
         slots = without_prefix(slots, checkpoint, model.base_prefix)
@@ -133,7 +136,7 @@ def _fitting_parts(
     if isinstance(model, PooledModel):
         parts = checkpoint_parts(model, checkpoint, source.path)
     unused = _draft_layers(config)
-    if isinstance(decoder, CausalLM):
+    if isinstance(decoder, (CausalLM, EncoderBase)):
         unused += decoder.unused_weights
     parts = [(part, with_found_names(wanted, part)) for part, wanted in parts]
     for part, wanted in parts:

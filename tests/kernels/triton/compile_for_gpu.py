@@ -48,6 +48,7 @@ from octavo.quantization.float8_config import round_to_float8
 from octavo.quantization.gptq import parse_gptq
 from octavo.quantization.quark import parse_quark
 from octavo.records import NgramDrafts
+from octavo.records.experts import ExpertSpec
 from octavo.sampling.device_sampler import DeviceSampler
 
 CPU = torch.device("cpu")
@@ -68,6 +69,7 @@ CASES: dict[str, tuple[str, torch.dtype, int, bool]] = {
     "qwen3-moe-bfloat16-float8": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
     "qwen3-moe-bfloat16-int4": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
     "qwen3-moe-float16-int8": ("Qwen3MoeForCausalLM", torch.float16, 64, True),
+    "qwen3-moe-bfloat16-bounded": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
     "gpt-oss-bfloat16-mxfp4": ("GptOssForCausalLM", torch.bfloat16, 64, False),
     "gpt-oss-bfloat16": ("GptOssForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-small-heads": ("LlamaForCausalLM", torch.bfloat16, 8, False),
@@ -130,6 +132,9 @@ def main(case: str) -> None:
     experts = getattr(config.own, "experts", None)
     if experts is not None and case.endswith(("float8", "int4", "int8", "mxfp4")):
         config = replace(config, own=replace(config.own, experts=replace(experts, size=64)))  # a multiple of a unit
+    if experts is not None and case.endswith("bounded"):
+        bounded = replace(experts, spec=ExpertSpec("swiglu_step", limit=7.0))
+        config = replace(config, own=replace(config.own, experts=bounded))
     torch.set_default_dtype(dtype)
     quantization: QuantizationConfig = Unquantized()
     if case.endswith("float8"):

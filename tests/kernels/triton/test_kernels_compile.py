@@ -27,6 +27,7 @@ CASES = {
     "qwen3-moe-bfloat16-float8": True,
     "qwen3-moe-bfloat16-int4": True,
     "qwen3-moe-float16-int8": True,
+    "qwen3-moe-bfloat16-bounded": True,
     "gpt-oss-bfloat16-mxfp4": True,
     "gpt-oss-bfloat16": True,
     "llama-bfloat16-small-heads": False,

@@ -46,9 +46,10 @@ def choose(
         (ExpertSpec("gelu_tanh"), True),
         (CLAMPED, True),
         (ExpertSpec("clamped_silu", limit=0.8), False),
+        (ExpertSpec("swiglu_step", limit=0.4), False),
         (ExpertSpec("silu", weighs_inputs=True), False),
     ],
-    ids=["silu", "gelu", "clamped", "clamped silu", "weighs inputs"],
+    ids=["silu", "gelu", "clamped", "clamped silu", "swiglu step", "weighs inputs"],
 )
 @pytest.mark.parametrize(
     ("num_tokens", "num_experts", "num_chosen", "hidden", "size"),
@@ -173,6 +174,8 @@ def test_logits_of_a_token_do_not_depend_on_the_others(device: torch.device) -> 
         Routing(15, 4, scale=16.0, num_groups=5, num_open_groups=3),
         Routing(8, 2, "sparsemixer", jitter=0.05),
         Routing(48, 8, "uniform", renormalises=True),
+        Routing(512, 22, "sigmoid", renormalises=True, scale=5.0, is_corrected=True),
+        Routing(384, 22, "sigmoid", True, 2.5, True, num_groups=8, num_open_groups=4, num_ranked=2),
     ],
     ids=lambda routing: f"{routing.score}-{routing.num_experts}",
 )
@@ -203,6 +206,26 @@ def test_a_tokens_route_does_not_depend_on_the_others(device: torch.device, rout
         few_chosen, few_shares = router(x[:count])
         assert torch.equal(few_chosen, chosen[:count])
         assert torch.equal(few_shares, shares[:count])
+
+
+@pytest.mark.parametrize(
+    ("routing", "best"),
+    [
+        (Routing(512, 22, renormalises=True), [509, 510, 511, *range(19)]),
+        (Routing(6, 2, "sigmoid"), [3, 4]),
+        (Routing(16, 4, "sigmoid", True, 2.5, True, num_groups=4, num_open_groups=2, num_ranked=2), [13, 14, 15, 0]),
+    ],
+    ids=lambda value: f"{value.num_chosen} of {value.num_experts}" if isinstance(value, Routing) else "",
+)
+def test_of_equal_experts_the_first_are_chosen(device: torch.device, routing: Routing, best: list[int]) -> None:
+    logits = torch.zeros(3, routing.num_experts, device=device)
+    logits[1, 1::2] = -0.0
+    logits[2, -3:] = 1.5
+    correction = torch.full_like(logits[0], -1.0) if routing.is_corrected else None
+    first = list(range(routing.num_chosen))
+    for choose_by in (choose_experts, choose_reference.reference):
+        chosen, _ = choose_by(logits, correction, routing)
+        assert chosen.tolist() == [first, first, best]
 
 
 @pytest.mark.parametrize("score", ["softmax", "sigmoid"])

@@ -92,9 +92,10 @@ def test_it_is_what_the_twin_computes(device: torch.device, name: str, dtype: to
         ExpertSpec("gelu_tanh"),
         ExpertSpec("clamped_swiglu", alpha=1.7, limit=0.8),
         ExpertSpec("clamped_silu", limit=0.8),
+        ExpertSpec("swiglu_step", limit=0.4),
         ExpertSpec("silu", weighs_inputs=True),
     ],
-    ids=["gelu", "clamped", "clamped silu", "weighs inputs"],
+    ids=["gelu", "clamped", "clamped silu", "swiglu step", "weighs inputs"],
 )
 def test_activations(device: torch.device, spec: ExpertSpec) -> None:
     weights = make(device, "int8-groups", bias=spec.activation != "silu")

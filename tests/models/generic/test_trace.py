@@ -95,6 +95,8 @@ def test_positions_that_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         (masking_utils.sliding_window_causal_mask_function(7), Mask(7)),
         (masking_utils.sliding_window_causal_mask_function(4096), Mask(4096)),
         (masking_utils.sliding_window_causal_mask_function(1), Mask(1)),
+        (masking_utils.bidirectional_mask_function, Mask(is_bidirectional=True)),
+        (lambda batch, head, query, key: (query - key).abs() < 8, Mask(8, is_bidirectional=True)),
     ],
 )
 def test_masks_are_read_off_their_functions(function: Any, expected: Mask) -> None:
@@ -104,9 +106,10 @@ def test_masks_are_read_off_their_functions(function: Any, expected: Mask) -> No
 @pytest.mark.parametrize(
     "function",
     [
-        masking_utils.bidirectional_mask_function,
         masking_utils.chunked_causal_mask_function(16, torch.zeros(1, dtype=torch.int64)),
-        masking_utils.sliding_window_bidirectional_mask_function(8),
+        lambda batch, head, query, key: (query - key < 8) & (key - query < 5),
+        lambda batch, head, query, key: key <= query + 1,
+        lambda batch, head, query, key: (query + key) % 2 == 0,
     ],
 )
 def test_other_masks_are_not_supported(function: Any) -> None:
