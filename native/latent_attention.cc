@@ -187,30 +187,6 @@ void clear_padding(const LatentLayer& layer, int64_t first_token) {
 
 }  // namespace
 
-void StoreLatent::run(int64_t chunk) const {
-    for (int64_t token = chunk * 64; token < std::min(chunk * 64 + 64, num_tokens); ++token) {
-        const int64_t slot = slot_mapping[token];
-        if (slot < 0) continue;
-        const int64_t block = slot / block_size, place = slot % block_size;
-        unsigned char* to = cache + block * block_stride + place * row_bytes;
-        const unsigned char* from = latent + token * row_stride;
-        by_type(type, [&](auto value) {
-            by_cache_type<decltype(value)>(cache_type, [&](auto cached) {
-                using T = decltype(value);
-                using C = decltype(cached);
-                if constexpr (kIsQuantized<C>) {
-                    const T* vector = reinterpret_cast<const T*>(from);
-                    float& factor = factors.first[block * factors.block + place * factors.token];
-                    if (!factors.are_given) factor = vector_scale<C>(vector, row_bytes);
-                    round_vector(vector, row_bytes, factor, reinterpret_cast<C*>(to), 1);
-                } else {
-                    std::memcpy(to, from, row_bytes);
-                }
-            });
-        });
-    }
-}
-
 int64_t AttendLatent::count_chunks() const {
     reserve_parts(*plan, layer.num_groups(), part_size(layer));
     return (int64_t)plan->units.size() * layer.num_groups();

@@ -9,19 +9,6 @@
 
 namespace octavo {
 
-// Writes a step's vectors into the cache, rounded if it is one of 8 bits.
-struct StoreLatent {
-    const unsigned char* latent;
-    unsigned char* cache;
-    const int64_t* slot_mapping;  // [num_tokens]; -1 stores nothing
-    int64_t num_tokens, row_bytes, row_stride, block_stride, block_size;  // of the cache, but for row_stride; in bytes
-    Type type;                                                            // of the vectors
-    CacheType cache_type;
-    CacheFactors factors;
-    int64_t count_chunks() const { return (num_tokens + 63) / 64; }
-    void run(int64_t chunk) const;
-};
-
 // One layer's tensors.
 struct LatentLayer {
     const void* q;  // [num_tokens, heads, size]
