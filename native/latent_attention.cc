@@ -81,7 +81,7 @@ struct LatentWalk {
     float* scores;        // [queries][kTileKeys]
     float* staged;        // [kTileKeys][size]
 
-    // One past the last key that a query sees.
+    // One past the last key that a query sees; of a token that sees chosen ones, their number.
     int64_t last_key(int64_t query) const { return unit.first_position + query / attend.layer.group_size + 1; }
 
     void tile(int64_t start, SoftmaxState state) const {
@@ -90,9 +90,12 @@ struct LatentWalk {
         const int64_t count = std::min(kTileKeys, last_key(queries - 1) - start);
         if (count <= 0) return;
         const int32_t* table = rows.block_tables + (int64_t)rows.slots[unit.row] * rows.table_stride;
+        const int32_t* chosen =
+            layer.chosen == nullptr ? nullptr : layer.chosen + (int64_t)unit.first_token * layer.num_chosen + start;
         const S* keys[kTileKeys];
         for (int64_t i = 0; i < count; ++i) {
-            const int64_t block = table[(start + i) / rows.block_size], place = (start + i) % rows.block_size;
+            const int64_t position = chosen == nullptr ? start + i : chosen[i];
+            const int64_t block = table[position / rows.block_size], place = position % rows.block_size;
             const C* vector = static_cast<const C*>(layer.cache) + block * layer.block_stride + place * layer.size;
             if constexpr (kIsQuantized<C>) {
                 const CacheFactors& factors = layer.factors;
@@ -135,8 +138,9 @@ void write(const LatentLayer& layer, const AttentionUnit& unit, int64_t group, S
     for (int64_t q = 0; q < unit.num_tokens * layer.group_size; ++q) {
         const int64_t token = unit.first_token + q / layer.group_size;
         const int64_t head = group * layer.group_size + q % layer.group_size;
+        const float* sink = layer.sinks == nullptr ? nullptr : layer.sinks + head;
         write_values(static_cast<T*>(layer.to) + (token * layer.num_heads + head) * layer.rank,
-                     state.values + q * layer.rank, 1.f / state.total[q], layer.rank);
+                     state.values + q * layer.rank, inverse_total(state, q, sink), layer.rank);
     }
 }
 
@@ -186,6 +190,27 @@ void clear_padding(const LatentLayer& layer, int64_t first_token) {
 }
 
 }  // namespace
+
+void PlanChosen::run(int64_t) const {
+    constexpr int64_t kFewTokens = 16;  // of a step whose positions are divided over threads
+    plan->units.clear();
+    plan->splits.clear();
+    plan->num_tokens = rows.counts[2];
+    plan->num_split_units = 0;
+    for (int32_t row = 0; row < rows.counts[0]; ++row) {
+        for (int32_t token = rows.query_starts[row]; token < rows.query_starts[row + 1]; ++token) {
+            const int32_t* own = chosen + (int64_t)token * num_chosen;
+            const auto count = (int32_t)(std::partition_point(own, own + num_chosen, [](int32_t p) { return p >= 0; }) - own);
+            AttentionUnit unit{};
+            unit.row = row;
+            unit.first_token = token;
+            unit.num_tokens = 1;
+            unit.first_position = count - 1;
+            unit.last_partition = (count + (int32_t)kPartitionKeys - 1) / (int32_t)kPartitionKeys;
+            add_unit(*plan, unit, plan->num_tokens <= kFewTokens);
+        }
+    }
+}
 
 int64_t AttendLatent::count_chunks() const {
     reserve_parts(*plan, layer.num_groups(), part_size(layer));

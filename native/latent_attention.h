@@ -22,7 +22,21 @@ struct LatentLayer {
     Type type;
     CacheType cache_type;
     CacheFactors factors;
+    const float* sinks;     // [heads] logits that count in the softmax's denominator and have no value; null: none
+    const int32_t* chosen;  // [num_tokens, num_chosen] positions that a token sees, then -1; null: all up to its own
+    int32_t num_chosen;
     int64_t num_groups() const { return num_heads / group_size; }
+};
+
+// Divides a step whose tokens see chosen positions: a unit is a token and some of its positions. They are numbered like
+// keys, so that a token's sums depend on its positions alone.
+struct PlanChosen {
+    AttentionPlan* plan;
+    AttentionRows rows;
+    const int32_t* chosen;
+    int64_t num_chosen;
+    int64_t count_chunks() const { return 1; }
+    void run(int64_t chunk) const;
 };
 
 struct AttendLatent {

@@ -7,6 +7,7 @@
 #include "attention.h"
 #include "block_pack.h"
 #include "head_linear.h"
+#include "indexer.h"
 #include "int8.h"
 #include "latent_attention.h"
 #include "latent_inputs.h"
@@ -644,12 +645,42 @@ PyObject* py_latent_attention(PyObject*, PyObject* const* values, Py_ssize_t cou
     layer.type = arguments.type();
     layer.cache_type = (CacheType)arguments.integer();
     layer.factors = factors_of(arguments);
+    layer.sinks = arguments.address<float>();
+    layer.chosen = arguments.address<int32_t>();
+    layer.num_chosen = (int32_t)arguments.integer();
     if (!arguments.are_right()) return nullptr;
     if (g_owners != nullptr && PyList_Append(g_owners, values[0]) != 0) return nullptr;
     const Operation operations[] = {
-        make_operation(PlanAttention{plan, rows, layer.group_size}),
+        layer.chosen == nullptr ? make_operation(PlanAttention{plan, rows, layer.group_size})
+                                : make_operation(PlanChosen{plan, rows, layer.chosen, layer.num_chosen}),
         make_operation(AttendLatent{plan, layer, rows}),
         make_operation(MergeLatent{plan, layer, rows}),
+    };
+    execute(operations, 3, true);
+    Py_RETURN_NONE;
+}
+
+PyObject* py_choose_tokens(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    AttentionPlan* plan = arguments.object<AttentionPlan>(kPlan);
+    const AttentionRows rows = rows_of(arguments);
+    IndexLayer layer{};
+    layer.q = arguments.address<unsigned char>();
+    layer.weights = arguments.address<float>();
+    layer.cache = arguments.address<unsigned char>();
+    layer.chosen = arguments.address<int32_t>();
+    layer.block_stride = arguments.integer();
+    layer.num_tokens = (int32_t)arguments.integer();
+    layer.num_heads = (int32_t)arguments.integer();
+    layer.head_dim = (int32_t)arguments.integer();
+    layer.num_chosen = (int32_t)arguments.integer();
+    layer.type = arguments.type();
+    if (!arguments.are_right()) return nullptr;
+    if (g_owners != nullptr && PyList_Append(g_owners, values[0]) != 0) return nullptr;
+    const Operation operations[] = {
+        make_operation(PlanIndex{plan, rows}),
+        make_operation(ScoreKeys{plan, layer, rows}),
+        make_operation(ChooseKeys{plan, layer, rows}),
     };
     execute(operations, 3, true);
     Py_RETURN_NONE;
@@ -759,7 +790,7 @@ PyMethodDef g_methods[] = {
     OCTAVO_METHOD(gather), OCTAVO_METHOD(pack_int8), OCTAVO_METHOD(layer_norm), OCTAVO_METHOD(activate),
     OCTAVO_METHOD(prepare_inputs), OCTAVO_METHOD(append_tokens), OCTAVO_METHOD(argmax), OCTAVO_METHOD(sample),
     OCTAVO_METHOD(new_plan), OCTAVO_METHOD(plan_attention), OCTAVO_METHOD(attention), OCTAVO_METHOD(packed_attention),
-    OCTAVO_METHOD(rotate_heads), OCTAVO_METHOD(store_latent), OCTAVO_METHOD(latent_attention),
+    OCTAVO_METHOD(rotate_heads), OCTAVO_METHOD(store_latent), OCTAVO_METHOD(latent_attention), OCTAVO_METHOD(choose_tokens),
     OCTAVO_METHOD(causal_conv),     OCTAVO_METHOD(state_space_scan), OCTAVO_METHOD(gated_norm),
     {nullptr, nullptr, 0, nullptr},
 };

@@ -184,6 +184,9 @@ class NativeKernels(Protocol):
     def latent_attention(self, plan: object, *arguments: Any) -> None:
         """Plan a step's latent attention, and attend."""
 
+    def choose_tokens(self, plan: object, *arguments: int) -> None:
+        """The positions of the tokens that each of a step's sees, by an indexer."""
+
     def causal_conv(self, *arguments: int) -> None:
         """Mamba-2's convolution of a step's rows, and its states."""
 

@@ -77,6 +77,8 @@ def test_steps_of_latent_attention_are_replayed(query_rank: int | None) -> None:
         qk_rope_head_dim=4,
         v_head_dim=6,
         first_k_dense_replace=2,
+        n_routed_experts=2,
+        num_experts_per_tok=1,
         vocab_size=VOCAB,
         max_position_embeddings=MAX_LEN,
         eos_token_id=None,

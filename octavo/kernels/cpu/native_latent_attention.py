@@ -5,7 +5,7 @@ import torch
 from octavo.kernels.attention import AttentionInputs, RopeTables
 from octavo.kernels.basic import rotate_heads
 from octavo.kernels.cache_scales import CacheScales
-from octavo.kernels.cpu.native_attention import attention_rows, cache_type
+from octavo.kernels.cpu.native_attention import address_of_heads, attention_rows, cache_type
 from octavo.kernels.head_linear import HeadLinear, head_linear
 from octavo.kernels.latent_attention import LatentSpec, finish_latent, latent_attention, store_latent
 from octavo.platforms.native import TYPE_NUMBERS, NativeKernels, profiled
@@ -172,10 +172,11 @@ def register(native: NativeKernels) -> None:
         chosen: torch.Tensor | None = None,
     ) -> torch.Tensor:
         is_plain = q.dtype in TYPE_NUMBERS and (scales is not None or cache.dtype == q.dtype)
-        if not is_plain or sinks is not None or chosen is not None:
+        if not is_plain or (chosen is not None and chosen.dtype != torch.int32):
             return latent_attention.reference(q, cache, inputs, spec, scales, sinks, chosen)
         heads, size = spec.num_heads, spec.rank + spec.rope_dim
         assert q.is_contiguous() and cache.stride()[1:] == (size, 1) and inputs.slots.dtype == torch.int32
+        assert chosen is None or (len(chosen) >= len(q) and chosen.is_contiguous())
         output = q.new_empty(len(q), heads, spec.rank)
         with profiled_attention:
             native.latent_attention(
@@ -193,6 +194,9 @@ def register(native: NativeKernels) -> None:
                 spec.scale,
                 TYPE_NUMBERS[q.dtype],
                 *cache_type(cache, scales, 0),
+                address_of_heads(sinks),
+                0 if chosen is None else chosen.data_ptr(),
+                0 if chosen is None else chosen.shape[1],
             )
         return output
 
