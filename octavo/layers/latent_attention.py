@@ -7,7 +7,15 @@ import torch
 from torch import nn
 
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import HeadLinear, LatentSpec, RopeTables, finish_latent, head_linear, latent_attention, rotate_heads
+from octavo.kernels import (
+    HeadLinear,
+    LatentSpec,
+    RopeTables,
+    finish_latent,
+    head_linear,
+    latent_attention,
+    rotate_heads,
+)
 from octavo.layers.build import Build
 from octavo.layers.cache_scales import LayerScales, stored_type
 from octavo.layers.context import CachedLayer, StepContext
@@ -130,7 +138,7 @@ class LatentAttention(CachedLayer):
         return x if self.sizes.query_rank is None else self.q_a_layernorm(self.q_a_proj(x))
 
     def _absorbed(self, query: torch.Tensor, rope: RopeTables) -> torch.Tensor:
-        """Queries in the cache's terms, ``[T, H, rank + R]``: the part without positions projected, the other rotated."""
+        """Queries in the cache's terms, ``[T, H, rank + R]``: projected where they have no positions, else rotated."""
         sizes, rank = self.sizes, self.sizes.rank
         queries = self.q_proj(query) if sizes.query_rank is None else self.q_b_proj(query)
         plain, rotary = queries.unflatten(1, (self.spec.num_heads, -1)).split((sizes.plain_dim, sizes.rope_dim), -1)
@@ -209,7 +217,7 @@ class _Expansion(nn.Module):
             self.weight = nn.Parameter(self.weight.new_empty(self._shape), requires_grad=False)
 
     def to_latents(self, keys: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """Of each head's queries those that compressed vectors are compared with: ``[T, H, key_dim] → [T, H, rank]``."""
+        """Each head's queries as compressed vectors are compared with them: ``[T, H, key_dim] → [T, H, rank]``."""
         assert self._gemms is not None, "weights are used before they are finished"
         return self._gemms[0](keys, out)
 

@@ -76,9 +76,7 @@ def alone(inputs: AttentionInputs, row: int, position: int) -> AttentionInputs:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_a_choice_depends_on_the_sequence_alone(
-    choose: Choose, native: NativeKernels, dtype: torch.dtype
-) -> None:
+def test_a_choice_depends_on_the_sequence_alone(choose: Choose, native: NativeKernels, dtype: torch.dtype) -> None:
     """A number more at most would be chosen otherwise if a score had other bits in another step."""
     case = make([(1, 33), (9, 250), (4, 4), (40, 90), (1, 2000)], 31, num_heads=20, head_dim=24)
     random = torch.Generator().manual_seed(0)

@@ -39,11 +39,13 @@ class NativeHeadLinear(HeadLinear):
 
     def update(self, weight: torch.Tensor) -> None:
         for rows, packed in zip(weight.contiguous(), self._packed, strict=True):
-            self._native.pack(rows.data_ptr(), packed.data_ptr(), *rows.shape, self._type)
+            self._native.pack(rows.data_ptr(), packed.data_ptr(), len(rows), rows.shape[1], self._type)
 
     def __call__(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         heads, outputs, inputs = self._shape
-        assert x.stride(2) == out.stride(2) == 1 and x.shape[1:] == (heads, inputs) and out.shape[1:] == (heads, outputs)
+        assert (
+            x.stride(2) == out.stride(2) == 1 and x.shape[1:] == (heads, inputs) and out.shape[1:] == (heads, outputs)
+        )
         x_bytes, out_bytes = x.element_size(), out.element_size()
         with _PROFILED:
             self._native.head_linear(
@@ -144,9 +146,7 @@ def register(native: NativeKernels) -> None:
     ) -> None:
         is_plain = norm.dtype in TYPE_NUMBERS and rope[0].dtype == rope[1].dtype == latent.dtype
         if not (is_plain and stores_here(latent, cache, scales)):
-            finish_latent.reference(
-                latent, norm, eps, rope, cache, slot_mapping, scales, is_interleaved=is_interleaved
-            )
+            finish_latent.reference(latent, norm, eps, rope, cache, slot_mapping, scales, is_interleaved=is_interleaved)
             return
         rotation = _rotation(*rope, is_interleaved=is_interleaved)
         with profiled_rotation:
