@@ -2,7 +2,8 @@
 
     python benchmarks/sparse_attention.py --rows 1 32 --contexts 8192 32768 131072 --chunk 2048
 
-prints microseconds of a layer: first for rows that decode, then for a chunk of one prompt at the end of a context.
+prints microseconds of a layer in bfloat16: first for rows that decode, then for a chunk of one prompt at the end of a
+context.
 """
 
 import argparse
@@ -50,7 +51,7 @@ def measure(num_rows: int, query_len: int, context: int, num_heads: int, num_cho
     """Print a line of one step."""
     platform = select_platform("auto")
     device, runtime = platform.device, runtime_of(platform.device)
-    dtype = torch.float32 if runtime.is_host else torch.bfloat16
+    dtype = torch.bfloat16
     inputs, index_inputs = (inputs_of(num_rows, query_len, context, size, device) for size in (16, 64))
     num_tokens = num_rows * query_len
 

@@ -170,21 +170,14 @@ struct Walk {
     }
 };
 
-// One over the sum of e^(score - most), after the head's sink is added to it.
-float inverse_total(const AttentionLayer& layer, SoftmaxState state, int64_t q, int64_t head) {
-    if (layer.sinks == nullptr) return 1.f / state.total[q];
-    const float sink = layer.sinks[head], most = std::max(state.most[q], sink);
-    const float own = exp_of(state.most[q] - most);
-    return own / (state.total[q] * own + exp_of(sink - most));
-}
-
 template <class T>
 void write(const AttentionLayer& layer, const AttentionUnit& unit, int64_t kv_head, SoftmaxState state, void* to) {
     const int64_t group = layer.num_heads / layer.num_kv_heads, head_dim = layer.head_dim;
     for (int64_t q = 0; q < unit.num_tokens * group; ++q) {
         const int64_t head = kv_head * group + q % group;
         T* row = static_cast<T*>(to) + ((unit.first_token + q / group) * layer.num_heads + head) * head_dim;
-        write_values(row, state.values + q * head_dim, inverse_total(layer, state, q, head), head_dim);
+        const float* sink = layer.sinks == nullptr ? nullptr : layer.sinks + head;
+        write_values(row, state.values + q * head_dim, inverse_total(state, q, sink), head_dim);
     }
 }
 
@@ -306,6 +299,23 @@ void rotate_token(const RotateAndStore& arguments, int64_t token) {
 
 }  // namespace
 
+void add_unit(AttentionPlan& plan, AttentionUnit unit, bool may_split) {
+    unit.split = -1;
+    const int32_t partitions = unit.last_partition - unit.first_partition;
+    if (!may_split || partitions <= 1) {
+        plan.units.push_back(unit);
+        return;
+    }
+    plan.splits.push_back({(int32_t)plan.units.size(), partitions});
+    for (int32_t partition = unit.first_partition; partition < unit.last_partition; ++partition) {
+        AttentionUnit part = unit;
+        part.first_partition = partition;
+        part.last_partition = partition + 1;
+        part.split = (int32_t)plan.num_split_units++;
+        plan.units.push_back(part);
+    }
+}
+
 void PlanAttention::run(int64_t) const {
     plan->units.clear();
     plan->splits.clear();
@@ -324,20 +334,7 @@ void PlanAttention::run(int64_t) const {
             unit.first_position = position + token - start;
             unit.first_partition = (int32_t)(rows.first_key(unit.first_position) / kPartitionKeys);
             unit.last_partition = (unit.first_position + unit.num_tokens - 1) / (int32_t)kPartitionKeys + 1;
-            unit.split = -1;
-            const int32_t partitions = unit.last_partition - unit.first_partition;
-            if (!is_short || partitions == 1) {
-                plan->units.push_back(unit);
-                continue;
-            }
-            plan->splits.push_back({(int32_t)plan->units.size(), partitions});
-            for (int32_t partition = unit.first_partition; partition < unit.last_partition; ++partition) {
-                AttentionUnit part = unit;
-                part.first_partition = partition;
-                part.last_partition = partition + 1;
-                part.split = (int32_t)plan->num_split_units++;
-                plan->units.push_back(part);
-            }
+            add_unit(*plan, unit, is_short);
         }
     }
 }

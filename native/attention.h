@@ -60,6 +60,9 @@ struct AttentionRows {
     }
 };
 
+// Adds a unit to a plan, or if it may be split one for each of its partitions.
+void add_unit(AttentionPlan& plan, AttentionUnit unit, bool may_split);
+
 struct PlanAttention {
     AttentionPlan* plan;
     AttentionRows rows;

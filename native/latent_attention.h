@@ -9,19 +9,6 @@
 
 namespace octavo {
 
-// Writes a step's vectors into the cache, rounded if it is one of 8 bits.
-struct StoreLatent {
-    const unsigned char* latent;
-    unsigned char* cache;
-    const int64_t* slot_mapping;  // [num_tokens]; -1 stores nothing
-    int64_t num_tokens, row_bytes, row_stride, block_stride, block_size;  // of the cache, but for row_stride; in bytes
-    Type type;                                                            // of the vectors
-    CacheType cache_type;
-    CacheFactors factors;
-    int64_t count_chunks() const { return (num_tokens + 63) / 64; }
-    void run(int64_t chunk) const;
-};
-
 // One layer's tensors.
 struct LatentLayer {
     const void* q;  // [num_tokens, heads, size]
@@ -35,7 +22,21 @@ struct LatentLayer {
     Type type;
     CacheType cache_type;
     CacheFactors factors;
+    const float* sinks;     // [heads] logits that count in the softmax's denominator and have no value; null: none
+    const int32_t* chosen;  // [num_tokens, num_chosen] positions that a token sees, then -1; null: all up to its own
+    int32_t num_chosen;
     int64_t num_groups() const { return num_heads / group_size; }
+};
+
+// Divides a step whose tokens see chosen positions: a unit is a token and some of its positions. They are numbered like
+// keys, so that a token's sums depend on its positions alone.
+struct PlanChosen {
+    AttentionPlan* plan;
+    AttentionRows rows;
+    const int32_t* chosen;
+    int64_t num_chosen;
+    int64_t count_chunks() const { return 1; }
+    void run(int64_t chunk) const;
 };
 
 struct AttendLatent {

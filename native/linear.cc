@@ -1,7 +1,5 @@
 #include "linear.h"
 
-#include <vector>
-
 namespace octavo {
 namespace {
 
@@ -48,7 +46,8 @@ void stage_tile(const Stage& stage, int64_t first_row) {
     constexpr int kAtOnce = std::max(kInputs, kLanes);
     const int64_t rows = std::min<int64_t>(stage.tile_rows, stage.num_rows - first_row);
     const int64_t num_inputs = (stage.num_inputs + kInputs - 1) / kInputs * kInputs;
-    To* to = reinterpret_cast<To*>(scratch() + first_row * stage.row_bytes());
+    unsigned char* rows_to = stage.to == nullptr ? scratch() : stage.to;
+    To* to = reinterpret_cast<To*>(rows_to + first_row * stage.row_bytes());
     To values[PairFormat::kTallRows > kMaxTallRows ? PairFormat::kTallRows : kMaxTallRows][kAtOnce];
     for (int64_t start = 0; start < num_inputs; start += kAtOnce) {
         for (int64_t r = 0; r < rows; ++r) {
@@ -91,7 +90,7 @@ void GatherPacked::run(int64_t chunk) const {
 
 int64_t Stage::count_chunks() const {
     reserve_scratch(num_rows * row_bytes());
-    return (num_rows + tile_rows - 1) / tile_rows;
+    return num_tiles();
 }
 
 void Stage::run(int64_t tile) const {
@@ -115,6 +114,18 @@ Staging staging_of(Type weight) {
     if (weight == kFloat16) return of(ValueFormat<Float16>{}, kFloat32, false);
     constexpr bool is_narrow = std::is_same_v<PairFormat::X, BFloat16>;
     return of(PairFormat{}, is_narrow ? kBFloat16 : kFloat32, PairFormat::kTallInTiles);
+}
+
+void stage_rows(Gemm& gemm, const Staging& staging, Type type, std::vector<unsigned char>& memory) {
+    if (!staging.is_needed(type, gemm.num_rows, gemm.num_inputs)) return;
+    Stage stage{gemm.x, gemm.num_rows, gemm.num_inputs, gemm.x_stride, staging.rows.of(gemm.num_rows),
+                staging.unit, type, staging.type};
+    memory.resize(gemm.num_rows * stage.row_bytes());
+    stage.to = memory.data();
+    for (int64_t tile = 0; tile < stage.num_tiles(); ++tile) stage.run(tile);
+    gemm.x = memory.data();
+    gemm.x_stride = stage.row_bytes();
+    gemm.is_staged = true;
 }
 
 decltype(Gemm::run_block) find_run_block(Type weight) {

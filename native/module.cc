@@ -7,8 +7,11 @@
 #include "attention.h"
 #include "block_pack.h"
 #include "combine.h"
+#include "head_linear.h"
+#include "indexer.h"
 #include "int8.h"
 #include "latent_attention.h"
+#include "latent_inputs.h"
 #include "linear.h"
 #include "packed_attention.h"
 #include "rows.h"
@@ -260,7 +263,7 @@ PyObject* py_linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
     size_t num_operations = 0;
     const Staging staging = staging_of(weight);
     gemm.wide_rows = staging.rows.wide;
-    if (type != staging.type || gemm.num_inputs % staging.unit != 0 || (gemm.num_rows > 1 && !staging.reads_rows)) {
+    if (staging.is_needed(type, gemm.num_rows, gemm.num_inputs)) {
         const Stage stage{gemm.x, gemm.num_rows, gemm.num_inputs, gemm.x_stride, staging.rows.of(gemm.num_rows),
                           staging.unit, type, staging.type};
         operations[num_operations++] = make_operation(stage);
@@ -269,6 +272,31 @@ PyObject* py_linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
     }
     operations[num_operations++] = make_operation(gemm);
     execute(operations, num_operations, is_long);
+    Py_RETURN_NONE;
+}
+
+PyObject* py_head_linear(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    HeadLinear linear{};
+    linear.weights = arguments.address<unsigned char>();
+    linear.x = arguments.address<unsigned char>();
+    linear.y = arguments.address<unsigned char>();
+    linear.weight_bytes = arguments.integer();
+    linear.x_stride = arguments.integer();
+    linear.x_head = arguments.integer();
+    linear.y_stride = arguments.integer();
+    linear.y_head = arguments.integer();
+    linear.num_rows = (int32_t)arguments.integer();
+    linear.num_outputs = (int32_t)arguments.integer();
+    linear.num_inputs = (int32_t)arguments.integer();
+    linear.num_heads = (int32_t)arguments.integer();
+    linear.weight_type = arguments.type();
+    linear.x_type = arguments.type();
+    linear.y_type = arguments.type();
+    if (!arguments.are_right()) return nullptr;
+    const Operation operation = make_operation(linear);
+    execute(&operation, 1,
+            2. * linear.num_heads * linear.num_rows * linear.num_outputs * linear.num_inputs > kLongFlops);
     Py_RETURN_NONE;
 }
 
@@ -554,6 +582,34 @@ PyObject* py_packed_attention(PyObject*, PyObject* const* values, Py_ssize_t cou
     Py_RETURN_NONE;
 }
 
+Rotation rotation_of(Arguments& arguments) {
+    Rotation rotation{};
+    rotation.cos = arguments.address<void>();
+    rotation.sin = arguments.address<void>();
+    rotation.size = (int32_t)arguments.integer();
+    rotation.is_interleaved = (int32_t)arguments.integer();
+    return rotation;
+}
+
+PyObject* py_rotate_heads(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    RotateHeads rotate{};
+    rotate.x = arguments.address<void>();
+    rotate.to = arguments.address<void>();
+    rotate.rotation = rotation_of(arguments);
+    rotate.is_last = (int32_t)arguments.integer();
+    rotate.num_tokens = arguments.integer();
+    rotate.num_heads = (int32_t)arguments.integer();
+    rotate.head_dim = (int32_t)arguments.integer();
+    rotate.x_stride = arguments.integer();
+    rotate.x_head = arguments.integer();
+    rotate.to_stride = arguments.integer();
+    rotate.to_head = arguments.integer();
+    rotate.type = arguments.type();
+    if (!arguments.are_right()) return nullptr;
+    return execute_one(make_operation(rotate));
+}
+
 PyObject* py_store_latent(PyObject*, PyObject* const* values, Py_ssize_t count) {
     Arguments arguments(values, count);
     StoreLatent store{};
@@ -568,6 +624,10 @@ PyObject* py_store_latent(PyObject*, PyObject* const* values, Py_ssize_t count) 
     store.type = arguments.type();
     store.cache_type = (CacheType)arguments.integer();
     store.factors = factors_of(arguments);
+    store.norm = arguments.address<void>();
+    store.norm_type = arguments.type();
+    store.eps = (float)arguments.number();
+    store.rotation = rotation_of(arguments);
     if (!arguments.are_right()) return nullptr;
     return execute_one(make_operation(store));
 }
@@ -590,12 +650,42 @@ PyObject* py_latent_attention(PyObject*, PyObject* const* values, Py_ssize_t cou
     layer.type = arguments.type();
     layer.cache_type = (CacheType)arguments.integer();
     layer.factors = factors_of(arguments);
+    layer.sinks = arguments.address<float>();
+    layer.chosen = arguments.address<int32_t>();
+    layer.num_chosen = (int32_t)arguments.integer();
     if (!arguments.are_right()) return nullptr;
     if (g_owners != nullptr && PyList_Append(g_owners, values[0]) != 0) return nullptr;
     const Operation operations[] = {
-        make_operation(PlanAttention{plan, rows, layer.group_size}),
+        layer.chosen == nullptr ? make_operation(PlanAttention{plan, rows, layer.group_size})
+                                : make_operation(PlanChosen{plan, rows, layer.chosen, layer.num_chosen}),
         make_operation(AttendLatent{plan, layer, rows}),
         make_operation(MergeLatent{plan, layer, rows}),
+    };
+    execute(operations, 3, true);
+    Py_RETURN_NONE;
+}
+
+PyObject* py_choose_tokens(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    AttentionPlan* plan = arguments.object<AttentionPlan>(kPlan);
+    const AttentionRows rows = rows_of(arguments);
+    IndexLayer layer{};
+    layer.q = arguments.address<unsigned char>();
+    layer.weights = arguments.address<float>();
+    layer.cache = arguments.address<unsigned char>();
+    layer.chosen = arguments.address<int32_t>();
+    layer.block_stride = arguments.integer();
+    layer.num_tokens = (int32_t)arguments.integer();
+    layer.num_heads = (int32_t)arguments.integer();
+    layer.head_dim = (int32_t)arguments.integer();
+    layer.num_chosen = (int32_t)arguments.integer();
+    layer.type = arguments.type();
+    if (!arguments.are_right()) return nullptr;
+    if (g_owners != nullptr && PyList_Append(g_owners, values[0]) != 0) return nullptr;
+    const Operation operations[] = {
+        make_operation(PlanIndex{plan, rows}),
+        make_operation(ScoreKeys{plan, layer, rows}),
+        make_operation(ChooseKeys{plan, layer, rows}),
     };
     execute(operations, 3, true);
     Py_RETURN_NONE;
@@ -702,10 +792,11 @@ PyMethodDef g_methods[] = {
     OCTAVO_METHOD(set_num_threads), OCTAVO_METHOD(num_threads), OCTAVO_METHOD(start_tape), OCTAVO_METHOD(end_tape),
     OCTAVO_METHOD(replay), OCTAVO_METHOD(packed_bytes), OCTAVO_METHOD(quantize), OCTAVO_METHOD(pack),
     OCTAVO_METHOD(gather_packed), OCTAVO_METHOD(linear), OCTAVO_METHOD(combine), OCTAVO_METHOD(rms_norm),
+    OCTAVO_METHOD(head_linear),
     OCTAVO_METHOD(gather), OCTAVO_METHOD(pack_int8), OCTAVO_METHOD(layer_norm), OCTAVO_METHOD(activate),
     OCTAVO_METHOD(prepare_inputs), OCTAVO_METHOD(append_tokens), OCTAVO_METHOD(argmax), OCTAVO_METHOD(sample),
     OCTAVO_METHOD(new_plan), OCTAVO_METHOD(plan_attention), OCTAVO_METHOD(attention), OCTAVO_METHOD(packed_attention),
-    OCTAVO_METHOD(store_latent), OCTAVO_METHOD(latent_attention),
+    OCTAVO_METHOD(rotate_heads), OCTAVO_METHOD(store_latent), OCTAVO_METHOD(latent_attention), OCTAVO_METHOD(choose_tokens),
     OCTAVO_METHOD(causal_conv),     OCTAVO_METHOD(state_space_scan), OCTAVO_METHOD(gated_norm),
     {nullptr, nullptr, 0, nullptr},
 };

@@ -32,6 +32,15 @@ inline void clear(SoftmaxState state, int64_t queries, int64_t head_dim) {
     std::fill_n(state.values, queries * head_dim, 0.f);
 }
 
+// One over the sum of e^(score - most), after a sink, a logit without a value, is added to it if there is one; 0 for a query
+// that saw no key.
+inline float inverse_total(SoftmaxState state, int64_t q, const float* sink) {
+    if (state.total[q] == 0.f) return 0.f;
+    if (sink == nullptr) return 1.f / state.total[q];
+    const float most = std::max(state.most[q], *sink), own = exp_of(state.most[q] - most);
+    return own / (state.total[q] * own + exp_of(*sink - most));
+}
+
 inline void scale_row(float* row, float factor, int64_t size) {
     if (factor == 1.f) return;
     for (int64_t i = 0; i < size; ++i) row[i] *= factor;

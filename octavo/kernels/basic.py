@@ -136,6 +136,40 @@ def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.T
 
 
 @kernel
+def rotate_heads(
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    out: torch.Tensor | None = None,
+    *,
+    is_interleaved: bool = False,
+    is_last: bool = False,
+) -> torch.Tensor:
+    """Rotate a part of each head, which comes first in the result; the rest follows as it is.
+
+    Args:
+        x: ``[T, H, D]`` of any strides.
+        cos, sin: ``[T, 1, R]``; see :func:`apply_rope`.
+        out: ``[T, H, D]`` of any strides, for the result; None for new memory.
+        is_interleaved: whether pairs that turn together are neighbours in ``x``; see :func:`as_halves`.
+        is_last: whether the part is a head's last in ``x``.
+    """
+    rotary = cos.shape[-1]
+    if is_last and rotary < x.shape[-1]:
+        x = x.roll(rotary, -1)
+    if is_interleaved:
+        halves = as_halves(x[..., :rotary])
+        x = halves if rotary == x.shape[-1] else torch.cat((halves, x[..., rotary:]), -1)
+    rotated = apply_rope(x, cos, sin)
+    return rotated if out is None else out.copy_(rotated)
+
+
+def as_halves(x: torch.Tensor) -> torch.Tensor:
+    """Reorder ``[..., R]`` of pairs ``(2i, 2i + 1)`` to pairs ``(i, i + R/2)``; scores do not depend on the order."""
+    return x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+
+
+@kernel
 def qk_rope_store(
     qkv: torch.Tensor,
     q_norm: torch.Tensor | None,

@@ -11,7 +11,8 @@ from itertools import accumulate
 
 import torch
 
-from octavo.kernels.attention import AttentionInputs, causal_mask, sink_softmax
+from octavo.kernels.attention import AttentionInputs, RopeTables, causal_mask, sink_softmax
+from octavo.kernels.basic import rms_norm, rotate_heads
 from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.dispatch import kernel
 
@@ -53,6 +54,33 @@ def store_latent(
     index = places // block_size, places % block_size
     new = latent[: len(slot_mapping)][is_stored]
     cache[index] = new if scales is None else scales.put(index, new, cache.dtype)
+
+
+@kernel
+def finish_latent(
+    latent: torch.Tensor,
+    norm: torch.Tensor,
+    eps: float,
+    rope: RopeTables,
+    cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    scales: CacheScales | None = None,
+    *,
+    is_interleaved: bool,
+) -> None:
+    """Norm a step's compressed vectors, rotate their keys, and write both into the cache.
+
+    Args:
+        latent: ``[≥ T, rank + rope_dim]``, what the projections yield.
+        norm: ``[rank]``; with ``eps`` see :func:`octavo.kernels.rms_norm`.
+        rope: cosines and sines, ``[≥ T, 1, rope_dim]``.
+        cache, slot_mapping, scales: see :func:`store_latent`.
+        is_interleaved: see :func:`octavo.kernels.rotate_heads`.
+    """
+    compressed, key = latent.split((len(norm), latent.shape[1] - len(norm)), -1)
+    normed = rms_norm(compressed.contiguous(), norm, eps)
+    rotated = rotate_heads(key[:, None], *rope, is_interleaved=is_interleaved)[:, 0]
+    store_latent(torch.cat((normed, rotated), -1), cache, slot_mapping, scales)
 
 
 @kernel

@@ -7,12 +7,11 @@ from torch import nn
 
 from octavo.hub.families.deepseek import IndexerFields
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import RopeTables, apply_rope, choose_tokens, store_latent
+from octavo.kernels import RopeTables, choose_tokens, rotate_heads, store_latent
 from octavo.kernels.routing import LogitsOp, make_logits
 from octavo.layers.build import Build
 from octavo.layers.context import CachedLayer, StepContext, compute_type
 from octavo.layers.norm import LayerNorm
-from octavo.layers.rotary import as_halves
 from octavo.quantization.slot import WeightSlot
 from octavo.records import Latent
 
@@ -38,7 +37,7 @@ class Indexer(CachedLayer):
     ) -> None:
         super().__init__({build.name: Latent(fields.head_dim, compute_type())})
         self.name = build.name
-        self._fields, self._rotary_dim = fields, config.head_dim
+        self._fields = fields
         self.num_chosen = fields.num_chosen
         self._is_needed = max_positions > self.num_chosen
         self.wq_b = build.linear("wq_b", query_rank, fields.num_heads * fields.head_dim)
@@ -66,12 +65,8 @@ class Indexer(CachedLayer):
 
     def _rotated(self, x: torch.Tensor, rope: RopeTables) -> torch.Tensor:
         """``[T, H, D]`` with positions; the values that rotate come first, as scores do not depend on the order."""
-        if self._fields.rotates_last:
-            x = x.roll(self._rotary_dim, -1)
-        if self._fields.rope_interleave:
-            rotary, plain = x.split((self._rotary_dim, x.shape[-1] - self._rotary_dim), -1)
-            x = torch.cat((as_halves(rotary), plain), -1)
-        return apply_rope(x, *rope)
+        fields = self._fields
+        return rotate_heads(x, *rope, is_interleaved=fields.rope_interleave, is_last=fields.rotates_last)
 
 
 class HeadWeights(nn.Module):

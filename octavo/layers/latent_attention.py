@@ -7,13 +7,21 @@ import torch
 from torch import nn
 
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import LatentSpec, RopeTables, apply_rope, latent_attention, store_latent
+from octavo.kernels import (
+    HeadLinear,
+    LatentSpec,
+    RopeTables,
+    finish_latent,
+    head_linear,
+    latent_attention,
+    rotate_heads,
+)
 from octavo.layers.build import Build
 from octavo.layers.cache_scales import LayerScales, stored_type
 from octavo.layers.context import CachedLayer, StepContext
 from octavo.layers.indexer import Indexer
 from octavo.layers.norm import RMSNorm
-from octavo.layers.rotary import MAIN_ROPE, as_halves
+from octavo.layers.rotary import MAIN_ROPE
 from octavo.layers.weights import sibling
 from octavo.quantization.grouped_weight import GroupedWeight, Layout
 from octavo.quantization.pending import PendingTensors
@@ -101,15 +109,20 @@ class LatentAttention(CachedLayer):
         query = self._query(x)
         if self.indexer is not None:
             step.chosen = self.indexer(x, query, rope, step)
-        plain, rotary = self._heads(query)
-        compressed, key = self._latents(x)
-        key = apply_rope(key[:, None], *rope)[:, 0]
-        store_latent(torch.cat((compressed, key), -1), cache, inputs.slot_mapping, scales)
-        to_keys, to_values = self.kv_b_proj.by_head()
-        absorbed = torch.bmm(plain.transpose(0, 1), to_keys).transpose(0, 1)  # [T, H, rank]
-        q = torch.cat((absorbed, apply_rope(rotary, *rope)), -1)
+        norm, expansion = self.kv_a_layernorm, self.kv_b_proj
+        finish_latent(
+            self.kv_a_proj_with_mqa(x),
+            norm.weight,
+            norm.eps,
+            rope,
+            cache,
+            inputs.slot_mapping,
+            scales,
+            is_interleaved=self._is_interleaved,
+        )
+        q = self._absorbed(query, rope)
         attended = latent_attention(q, cache, inputs, self.spec, scales, self.sinks(), step.chosen)  # [T, H, rank]
-        values = torch.bmm(attended.transpose(0, 1), to_values.transpose(1, 2)).transpose(0, 1)
+        values = expansion.to_values(attended, x.new_empty(*attended.shape[:2], self.sizes.value_dim))
         return self.o_proj(self.weighted(values.flatten(1), x))
 
     def sinks(self) -> torch.Tensor | None:
@@ -124,21 +137,15 @@ class LatentAttention(CachedLayer):
         """What queries are made of: compressed, ``[T, query_rank]``, or the layer's input."""
         return x if self.sizes.query_rank is None else self.q_a_layernorm(self.q_a_proj(x))
 
-    def _heads(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of each head's query the part without positions, ``[T, H, P]``, and that still to rotate, ``[T, H, R]``."""
-        sizes = self.sizes
+    def _absorbed(self, query: torch.Tensor, rope: RopeTables) -> torch.Tensor:
+        """Queries in the cache's terms, ``[T, H, rank + R]``: projected where they have no positions, else rotated."""
+        sizes, rank = self.sizes, self.sizes.rank
         queries = self.q_proj(query) if sizes.query_rank is None else self.q_b_proj(query)
         plain, rotary = queries.unflatten(1, (self.spec.num_heads, -1)).split((sizes.plain_dim, sizes.rope_dim), -1)
-        return plain, self._pairs(rotary)
-
-    def _latents(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What keys and values are made of, ``[T, rank]``, and the key still to rotate, ``[T, R]``."""
-        compressed, key = self.kv_a_proj_with_mqa(x).split((self.sizes.rank, self.sizes.rope_dim), -1)
-        return self.kv_a_layernorm(compressed.contiguous()), self._pairs(key)
-
-    def _pairs(self, x: torch.Tensor) -> torch.Tensor:
-        """``[..., R]`` with the values that rotate together ``R/2`` apart."""
-        return as_halves(x) if self._is_interleaved else x
+        q = queries.new_empty(*plain.shape[:2], rank + sizes.rope_dim)
+        self.kv_b_proj.to_latents(plain, q[..., :rank])
+        rotate_heads(rotary, *rope, q[..., rank:], is_interleaved=self._is_interleaved)
+        return q
 
 
 class _ScaledNorm(RMSNorm):
@@ -155,7 +162,7 @@ class _ScaledNorm(RMSNorm):
 
 
 class _Expansion(nn.Module):
-    """The projection from compressed vectors to keys and values; its two parts are applied elsewhere.
+    """The projection from compressed vectors to keys and values, of which queries and what attention yields are made.
 
     Args:
         num_heads: of the model.
@@ -172,13 +179,16 @@ class _Expansion(nn.Module):
         self._num_heads = num_heads
         self._own = own
         self._key_dim, head_size = head_sizes[0], sum(head_sizes)
-        self.weight = nn.Parameter(torch.empty(len(own) * head_size, rank), requires_grad=False)
+        self._shape = len(own) * head_size, rank
+        self._gemms: tuple[HeadLinear, HeadLinear] | None = None
+        self.weight = nn.Parameter(torch.empty(self._shape), requires_grad=False)
         rows = slice(own.start * head_size, own.stop * head_size)
         source = (rows,) if len(own) < num_heads else ()
         self._part = WeightPart(slice(None), (num_heads * head_size, rank), source)
 
     def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
         """See :class:`octavo.layers.weights.HasSlots`."""
+        self._restore_weight()
         if self._layout is None:
             yield f"{path}.weight", self._part.weight_slot(self.weight.data)
             return
@@ -188,6 +198,33 @@ class _Expansion(nn.Module):
 
     def _store(self, weight: GroupedWeight) -> None:
         self.weight.data.copy_(self._part.taken(weight.values()))
+
+    def finish_weights(self) -> None:
+        """See :class:`octavo.layers.weights.Finishable`. The weight is freed where packed copies take its place."""
+        if self.weight.numel() == 0:
+            return
+        keys, values = self.by_head()
+        if self._gemms is None:
+            self._gemms = head_linear(keys.transpose(1, 2)), head_linear(values)
+        else:
+            self._gemms[0].update(keys.transpose(1, 2))
+            self._gemms[1].update(values)
+        if all(gemm.is_copy for gemm in self._gemms):
+            self.weight = nn.Parameter(self.weight.new_empty(0), requires_grad=False)
+
+    def _restore_weight(self) -> None:
+        if self.weight.numel() == 0:
+            self.weight = nn.Parameter(self.weight.new_empty(self._shape), requires_grad=False)
+
+    def to_latents(self, keys: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Each head's queries as compressed vectors are compared with them: ``[T, H, key_dim] → [T, H, rank]``."""
+        assert self._gemms is not None, "weights are used before they are finished"
+        return self._gemms[0](keys, out)
+
+    def to_values(self, latents: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Each head's values: ``[T, H, rank] → [T, H, value_dim]``."""
+        assert self._gemms is not None, "weights are used before they are finished"
+        return self._gemms[1](latents, out)
 
     def by_head(self) -> tuple[torch.Tensor, torch.Tensor]:
         """``[H, key_dim, rank]`` and ``[H, value_dim, rank]``."""
@@ -200,6 +237,7 @@ class _ExpansionByHead(_Expansion):
 
     def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
         """See :class:`octavo.layers.weights.HasSlots`."""
+        self._restore_weight()
         keys, values = (part.data for part in self.by_head())
         heads = (slice(self._own.start, self._own.stop),)
         shape = (self._num_heads, keys.shape[2], keys.shape[1])

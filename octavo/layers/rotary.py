@@ -199,8 +199,3 @@ _SCALINGS: dict[str, Callable[[torch.Tensor, RopeConfig, int], tuple[torch.Tenso
     "longrope": _longrope,
     "yarn": _yarn,
 }
-
-
-def as_halves(x: torch.Tensor) -> torch.Tensor:
-    """Reorder ``[..., R]`` of pairs ``(2i, 2i + 1)`` to pairs ``(i, i + R/2)``; scores do not depend on the order."""
-    return x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)

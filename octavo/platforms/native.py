@@ -176,11 +176,20 @@ class NativeKernels(Protocol):
     def packed_attention(self, *arguments: Any) -> None:
         """Attention of one layer of an encoder."""
 
-    def store_latent(self, *arguments: int) -> None:
-        """Write a step's latent vectors into the cache."""
+    def head_linear(self, *arguments: int) -> None:
+        """``y[:, h] = x[:, h] W[h]ᵀ``: addresses of weights, x and y; strides, sizes, and types."""
+
+    def rotate_heads(self, *arguments: int) -> None:
+        """Rotate a part of each head: addresses, rotary tables, sizes, strides, and the type."""
+
+    def store_latent(self, *arguments: Any) -> None:
+        """Write a step's latent vectors into the cache, perhaps normed and rotated first."""
 
     def latent_attention(self, plan: object, *arguments: Any) -> None:
         """Plan a step's latent attention, and attend."""
+
+    def choose_tokens(self, plan: object, *arguments: int) -> None:
+        """The positions of the tokens that each of a step's sees, by an indexer."""
 
     def causal_conv(self, *arguments: int) -> None:
         """Mamba-2's convolution of a step's rows, and its states."""

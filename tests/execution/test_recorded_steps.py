@@ -63,6 +63,30 @@ def test_steps_of_the_librarys_modules_are_replayed() -> None:
     check_replays(config, tiny_model(config), SamplingParams(temperature=0, max_tokens=20, logprobs=1))
 
 
+@pytest.mark.parametrize("query_rank", [None, 12])
+def test_steps_of_latent_attention_are_replayed(query_rank: int | None) -> None:
+    raw = transformers.DeepseekV2Config(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        q_lora_rank=query_rank,
+        kv_lora_rank=12,
+        qk_nope_head_dim=8,
+        qk_rope_head_dim=4,
+        v_head_dim=6,
+        first_k_dense_replace=2,
+        n_routed_experts=2,
+        num_experts_per_tok=1,
+        vocab_size=VOCAB,
+        max_position_embeddings=MAX_LEN,
+        eos_token_id=None,
+    )
+    config = parse_config(raw.to_dict() | {"architectures": ["DeepseekV2ForCausalLM"], "dtype": "float32"})
+    check_replays(config, tiny_model(config), SamplingParams(temperature=0, max_tokens=20, logprobs=1))
+
+
 def check_replays(config: ModelConfig, model: CausalLM, params: SamplingParams) -> None:
     """Compare an engine that records its steps with one that does not."""
     prompts = [[(7 * row + index) % VOCAB for index in range(5 + 6 * row)] for row in range(3)]

@@ -40,7 +40,7 @@ def make(lengths: Lengths, **options: object) -> LatentCase:
 
 def run(latent: SimpleNamespace, case: LatentCase) -> torch.Tensor:
     latent.store_latent(case.latent, case.cache, case.inputs.slot_mapping)
-    return latent.latent_attention(case.q, case.cache, case.inputs, case.spec)
+    return latent.latent_attention(case.q, case.cache, case.inputs, case.spec, **case.options)
 
 
 def check(latent: SimpleNamespace, case: LatentCase) -> None:
@@ -86,6 +86,48 @@ def test_numbers_of_keys(latent: SimpleNamespace) -> None:
     totals = (1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 511, 512, 513)
     check(latent, make([(1, total) for total in totals]))
     check(latent, make([(min(total, 3), total) for total in totals]))
+
+
+@pytest.mark.parametrize("num_chosen", [None, 1, 7, 300])
+@pytest.mark.parametrize("has_sinks", [False, True])
+@pytest.mark.parametrize("num_heads", [3, 67])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_sinks_and_chosen_tokens(
+    latent: SimpleNamespace, dtype: torch.dtype, num_heads: int, has_sinks: bool, num_chosen: int | None
+) -> None:
+    options = {"has_sinks": has_sinks, "num_chosen": num_chosen, "num_heads": num_heads, "dtype": dtype}
+    for lengths in ([(1, 9), (1, 1), (1, 400)], MIXED):  # few tokens, whose positions threads divide, and more
+        for num_threads in (1, 3):
+            with threads(latent.native, num_threads):
+                check(latent, make(lengths, num_padding=2, **options))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_token_over_chosen_ones_has_the_same_bits_in_every_step(latent: SimpleNamespace, dtype: torch.dtype) -> None:
+    case = make(MIXED, num_heads=5, has_sinks=True, num_chosen=290, dtype=dtype)
+    together = run(latent, case)
+    assert case.chosen is not None
+    for token, (row, position) in enumerate(case.step.tokens()):
+        own = slice(token, token + 1)
+        output = latent.latent_attention(
+            case.q[own],
+            case.cache,
+            alone(case.inputs, row, position),
+            case.spec,
+            sinks=case.sinks,
+            chosen=case.chosen[own],
+        )
+        assert torch.equal(output[0], together[token])
+
+
+def test_chosen_tokens_that_are_all_have_the_bits_of_no_choice(latent: SimpleNamespace) -> None:
+    """So a model's text does not change where its prompt becomes longer than what is chosen."""
+    case = make([(37, 290), (1, 300), (2, 600)], num_heads=5)
+    chosen = torch.full((len(case.q), 601), -1, dtype=torch.int32)
+    for token, (_, position) in enumerate(case.step.tokens()):
+        chosen[token, : position + 1] = torch.arange(position + 1)
+    expected = run(latent, case)
+    assert torch.equal(latent.latent_attention(case.q, case.cache, case.inputs, case.spec, chosen=chosen), expected)
 
 
 def test_types_that_the_kernels_lack_run_as_the_reference(latent: SimpleNamespace) -> None:

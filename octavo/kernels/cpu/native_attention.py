@@ -87,8 +87,8 @@ class NativeAttention(AttentionBackend):
                 spec.head_dim,
                 type_number,
                 *cache_type(kv_cache, scales, 1),
-                _address_of_heads(terms.sinks),
-                _address_of_heads(terms.slopes),
+                address_of_heads(terms.sinks),
+                address_of_heads(terms.slopes),
                 0 if norms is None else norms.query.data_ptr(),
                 0 if norms is None else norms.key.data_ptr(),
                 0.0 if norms is None else norms.eps,
@@ -133,7 +133,7 @@ def cache_type(cache: torch.Tensor, scales: CacheScales | None, block_dim: int) 
     return CACHE_NUMBERS[cache.dtype], values.data_ptr(), half, block, head, values.stride(-1), scales.are_given
 
 
-def _address_of_heads(values: torch.Tensor | None) -> int:
+def address_of_heads(values: torch.Tensor | None) -> int:
     """The address of a constant per head; 0 if there is none."""
     if values is None:
         return 0

@@ -8,6 +8,7 @@ from octavo.kernels.cpu import (
     native_blocks,
     native_draw,
     native_experts,
+    native_indexer,
     native_latent_attention,
     native_linear,
     native_packed_attention,
@@ -22,6 +23,7 @@ if (_native := native_kernels()) is not None:
     native_blocks.register(_native)
     native_draw.register(_native)
     native_experts.register(_native)
+    native_indexer.register(_native)
     native_latent_attention.register(_native)
     native_linear.register(_native)
     native_packed_attention.register(_native)
