@@ -48,7 +48,7 @@ void stage_tile(const Stage& stage, int64_t first_row) {
     constexpr int kAtOnce = std::max(kInputs, kLanes);
     const int64_t rows = std::min<int64_t>(stage.tile_rows, stage.num_rows - first_row);
     const int64_t num_inputs = (stage.num_inputs + kInputs - 1) / kInputs * kInputs;
-    To* to = reinterpret_cast<To*>(scratch() + first_row * stage.row_bytes());
+    To* to = reinterpret_cast<To*>(scratch() + (stage.first + first_row) * stage.row_bytes());
     To values[PairFormat::kTallRows > kMaxTallRows ? PairFormat::kTallRows : kMaxTallRows][kAtOnce];
     for (int64_t start = 0; start < num_inputs; start += kAtOnce) {
         for (int64_t r = 0; r < rows; ++r) {

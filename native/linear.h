@@ -37,6 +37,7 @@ struct Stage {
     int64_t num_rows, num_inputs, x_stride;  // stride in bytes
     int32_t tile_rows, unit;                 // inputs that lie together
     Type from, into;
+    int64_t first = 0;                       // rows of the scratch memory before these
     int64_t row_bytes() const { return (num_inputs + unit - 1) / unit * unit * (into == kFloat32 ? 4 : 2); }
     int64_t count_chunks() const;
     void run(int64_t chunk) const;
