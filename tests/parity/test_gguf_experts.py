@@ -269,7 +269,7 @@ def _qwen3_of_blocks() -> PreTrainedConfig:
 
 
 @pytest.mark.skipif(
-    native_kernels() is None or torch.cuda.is_available(), reason="needs compiled kernels and no GPU; run on an AMD EPYC"
+    native_kernels() is None or torch.cuda.is_available(), reason="needs compiled kernels, no GPU; run on an AMD EPYC"
 )
 @pytest.mark.parametrize(
     ("architecture", "converted"),
