@@ -192,7 +192,7 @@ void stage_tile(const StageBlocks& stage, int64_t first_row) {
     if ((int64_t)scales.size() < rows) scales.resize(rows);
     for (int64_t r = 0; r < rows; ++r) scales[r].measure(row_of(r), stage.num_inputs);
     const StagedTile<T> staged{
-        stage, rows, {scratch() + first_row * x_row_bytes(stage.num_inputs), rows, stage.num_inputs, stage.group},
+        stage, rows, {scratch() + (stage.first + first_row) * x_row_bytes(stage.num_inputs), rows, stage.num_inputs, stage.group},
         scales.data()};
     int32_t* fine = staged.tile.fine;
     constexpr int64_t kAtOnce = kLanes / 2;

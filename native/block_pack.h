@@ -10,6 +10,9 @@ namespace octavo {
 // Numbers of the formats, in the order of kSpecs.
 enum Block : int32_t { kBlockInt8 = 8, kBlockInt4 = 9 };
 
+// Numbers of types from here on are blocks.
+constexpr int32_t kFirstBlock = 16;
+
 // GGUF's rows to panels; in place if a panel is as large as its rows.
 struct PackBlocks {
     const unsigned char* from;
@@ -50,6 +53,7 @@ struct StageBlocks {
     int32_t tile_rows;
     Type type;
     int32_t group, zero;  // of the weights
+    int64_t first = 0;    // rows of the scratch memory before these
     int64_t count_chunks() const;
     void run(int64_t chunk) const;
 };

@@ -47,7 +47,7 @@ void stage_tile(const Stage& stage, int64_t first_row) {
     const int64_t rows = std::min<int64_t>(stage.tile_rows, stage.num_rows - first_row);
     const int64_t num_inputs = (stage.num_inputs + kInputs - 1) / kInputs * kInputs;
     unsigned char* rows_to = stage.to == nullptr ? scratch() : stage.to;
-    To* to = reinterpret_cast<To*>(rows_to + first_row * stage.row_bytes());
+    To* to = reinterpret_cast<To*>(rows_to + (stage.first + first_row) * stage.row_bytes());
     To values[PairFormat::kTallRows > kMaxTallRows ? PairFormat::kTallRows : kMaxTallRows][kAtOnce];
     for (int64_t start = 0; start < num_inputs; start += kAtOnce) {
         for (int64_t r = 0; r < rows; ++r) {

@@ -39,6 +39,7 @@ struct Stage {
     int64_t num_rows, num_inputs, x_stride;  // stride in bytes
     int32_t tile_rows, unit;                 // inputs that lie together
     Type from, into;
+    int64_t first = 0;                       // rows of the scratch memory before these
     unsigned char* to = nullptr;  // null: the scratch memory, which is reserved when chunks are counted
     int64_t row_bytes() const { return (num_inputs + unit - 1) / unit * unit * (into == kFloat32 ? 4 : 2); }
     int64_t num_tiles() const { return (num_rows + tile_rows - 1) / tile_rows; }

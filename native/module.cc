@@ -7,6 +7,7 @@
 #include "attention.h"
 #include "block_pack.h"
 #include "combine.h"
+#include "experts.h"
 #include "head_linear.h"
 #include "indexer.h"
 #include "int8.h"
@@ -14,6 +15,7 @@
 #include "latent_inputs.h"
 #include "linear.h"
 #include "packed_attention.h"
+#include "routing.h"
 #include "rows.h"
 #include "sampling.h"
 #include "state_space.h"
@@ -55,9 +57,6 @@ void run_long(const Operation& operation) {
     Py_BEGIN_ALLOW_THREADS run(&operation, 1);
     Py_END_ALLOW_THREADS
 }
-
-// Numbers of types from here on are blocks.
-constexpr int32_t kFirstBlock = 16;
 
 // The arguments of a call, in order.
 class Arguments {
@@ -786,6 +785,72 @@ PyObject* py_gated_norm(PyObject*, PyObject* const* values, Py_ssize_t count) {
     return execute_one(make_operation(norm));
 }
 
+PyObject* py_choose_experts(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    ChooseExperts choice{};
+    choice.logits = arguments.address<float>();
+    choice.correction = arguments.address<float>();
+    choice.chosen = arguments.address<int64_t>();
+    choice.shares = arguments.address<float>();
+    choice.num_tokens = (int32_t)arguments.integer();
+    choice.num_experts = (int32_t)arguments.integer();
+    choice.num_chosen = (int32_t)arguments.integer();
+    choice.score = (Score)arguments.integer();
+    choice.num_groups = (int32_t)arguments.integer();
+    choice.num_open_groups = (int32_t)arguments.integer();
+    choice.num_ranked = (int32_t)arguments.integer();
+    choice.scale = (float)arguments.number();
+    choice.jitter = (float)arguments.number();
+    choice.renormalises = arguments.integer() != 0;
+    if (!arguments.are_right()) return nullptr;
+    return execute_one(make_operation(choice));
+}
+
+PyObject* py_experts_workspace(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    ExpertLayer layer{};
+    layer.num_tokens = (int32_t)arguments.integer();
+    layer.num_chosen = (int32_t)arguments.integer();
+    layer.num_experts = (int32_t)arguments.integer();
+    layer.hidden_size = (int32_t)arguments.integer();
+    layer.size = (int32_t)arguments.integer();
+    layer.type = arguments.type();
+    if (!arguments.are_right()) return nullptr;
+    return PyLong_FromLongLong(experts_workspace_bytes(layer));
+}
+
+PyObject* py_experts(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    ExpertLayer layer{};
+    layer.x = arguments.address<unsigned char>();
+    layer.chosen = arguments.address<int64_t>();
+    layer.shares = arguments.address<float>();
+    layer.y = arguments.address<void>();
+    layer.workspace = arguments.address<unsigned char>();
+    for (ExpertWeights* weights : {&layer.gate_up, &layer.down}) {
+        weights->packed = arguments.address<unsigned char>();
+        weights->bias = arguments.address<void>();
+        weights->expert_bytes = arguments.integer();
+        weights->type = arguments.type();
+    }
+    layer.x_stride = arguments.integer();
+    layer.num_tokens = (int32_t)arguments.integer();
+    layer.num_chosen = (int32_t)arguments.integer();
+    layer.num_experts = (int32_t)arguments.integer();
+    layer.hidden_size = (int32_t)arguments.integer();
+    layer.size = (int32_t)arguments.integer();
+    layer.type = arguments.type();
+    layer.activation = (ExpertActivation)arguments.integer();
+    layer.alpha = (float)arguments.number();
+    layer.limit = (float)arguments.number();
+    layer.weighs_inputs = arguments.integer() != 0;
+    if (!arguments.are_right()) return nullptr;
+    Operation operations[kNumExpertOperations];
+    make_expert_operations(layer, operations);
+    execute(operations, kNumExpertOperations, 6. * layer.num_pairs() * layer.hidden_size * layer.size > kLongFlops);
+    Py_RETURN_NONE;
+}
+
 #define OCTAVO_METHOD(name) {#name, reinterpret_cast<PyCFunction>(py_##name), METH_FASTCALL, nullptr}
 
 PyMethodDef g_methods[] = {
@@ -798,6 +863,7 @@ PyMethodDef g_methods[] = {
     OCTAVO_METHOD(new_plan), OCTAVO_METHOD(plan_attention), OCTAVO_METHOD(attention), OCTAVO_METHOD(packed_attention),
     OCTAVO_METHOD(rotate_heads), OCTAVO_METHOD(store_latent), OCTAVO_METHOD(latent_attention), OCTAVO_METHOD(choose_tokens),
     OCTAVO_METHOD(causal_conv),     OCTAVO_METHOD(state_space_scan), OCTAVO_METHOD(gated_norm),
+    OCTAVO_METHOD(choose_experts), OCTAVO_METHOD(experts_workspace), OCTAVO_METHOD(experts),
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -6,7 +6,7 @@ from octavo.errors import UnsupportedModelError
 from octavo.hub.config_values import quote
 from octavo.hub.gguf_experts import EXPERT_FAMILIES, EXPERT_KEYS
 from octavo.hub.gguf_families import FAMILIES, own_value, read_factors
-from octavo.hub.gguf_names import hf_name
+from octavo.hub.gguf_names import EACH, hf_name
 from octavo.tokenization.gguf_file import GGUFFile
 
 _FAMILIES = FAMILIES | EXPERT_FAMILIES
@@ -90,11 +90,12 @@ def gguf_raw_config(file: GGUFFile) -> dict[str, Any]:
 
 
 def _layer_types(file: GGUFFile, architecture: str) -> dict[str, str]:
-    """The types of quantised matrices, by the names of their layers."""
+    """The types of quantised matrices, by the names of their layers; with :data:`EACH` of stacked ones."""
+    names = {name: hf_name(name, architecture).removesuffix(".weight") for name in file.tensors}
     return {
-        hf_name(name, architecture).removesuffix(".weight"): tensor.type_name
+        names[name]: tensor.type_name
         for name, tensor in file.tensors.items()
-        if len(tensor.shape) == 2 and tensor.type_name.startswith("Q")
+        if tensor.type_name.startswith("Q") and len(tensor.shape) == (3 if EACH in names[name] else 2)
     }
 
 

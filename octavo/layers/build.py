@@ -10,9 +10,10 @@ from octavo.errors import ConfigError
 from octavo.layers.linear import Linear, PartedLinear, RowParallelLinear
 from octavo.layers.weights import CheckpointNames
 from octavo.parallel import ONE_DEVICE, Section, TensorParallel
+from octavo.quantization.blocks import MADE_AT_LOAD
 from octavo.quantization.cache_format import CacheFormat
 from octavo.quantization.config import QuantizationConfig, Unquantized
-from octavo.quantization.grouped_weight import GroupedForm, Layout
+from octavo.quantization.grouped_weight import BlockForm, ExpertForm, Layout
 from octavo.quantization.slot import SplitPairs, WeightPart
 from octavo.records.experts import ExpertStorage, SeparateExperts, StackedExperts
 
@@ -54,16 +55,22 @@ class Build:
         """How checkpoints store a module's layer that is no layer of its own here, by its name within the model."""
         return self.quantization.layout(self.names.of(path))
 
-    def expert_form(self, storage: ExpertStorage, num_experts: int) -> GroupedForm | None:
+    def expert_form(self, storage: ExpertStorage, num_experts: int) -> ExpertForm | None:
         """How the device keeps the experts of the module ``experts`` inside this one; None for the compute type."""
+        up = [storage.gate_up] if isinstance(storage, StackedExperts) else [storage.gate, storage.up]
+        down = [storage.down]
         if isinstance(storage, SeparateExperts):
-            layers = (storage.gate, storage.up, storage.down)
-            names = [f"experts.{index}.{layer}" for index in range(num_experts) for layer in layers]
-        elif isinstance(storage, StackedExperts):
-            names = [storage.gate_up, storage.down]
-        else:
-            names = [storage.gate, storage.up, storage.down]
-        return self.quantization.expert_form(self.names.of(f"{self.prefix}{name}") for name in names)
+            up, down = ([f"experts.{i}.{name}" for i in range(num_experts) for name in names] for names in (up, down))
+        first, second = (
+            self.quantization.expert_form(self.names.of(f"{self.prefix}{name}") for name in names)
+            for names in (up, down)
+        )
+        if isinstance(first, BlockForm) and isinstance(second, BlockForm):
+            form = BlockForm(first.gate_up, second.down)
+            # Blocks of a checkpoint are those of one matrix.
+            is_made = form.gate_up in MADE_AT_LOAD and form.down in MADE_AT_LOAD
+            return form if is_made or isinstance(storage, SeparateExperts) else None
+        return first if first == second else None
 
     def linear(
         self,

@@ -6,15 +6,17 @@ from functools import partial
 import torch
 from torch import nn
 
+from octavo.kernels import FORMATS
+from octavo.kernels.block_experts import BlockExperts, make_block_experts
 from octavo.kernels.experts import ExpertsOp, ExpertWeights, make_experts
 from octavo.kernels.float4 import MX_GROUP
 from octavo.kernels.packed_experts import UNIT, PackedExperts, make_packed_experts
 from octavo.layers.weights import sibling
 from octavo.parallel import TensorParallel
-from octavo.quantization.expert_matrices import ExpertMatrix, PackedMatrix, PlainMatrix, packs
+from octavo.quantization.expert_matrices import BlockMatrix, ExpertMatrix, PackedMatrix, PlainMatrix, suits
 from octavo.quantization.float4_layout import Float4Layout
 from octavo.quantization.float8_layout import Float8Layout
-from octavo.quantization.grouped_weight import GroupedForm, GroupedWeight, Layout
+from octavo.quantization.grouped_weight import BlockForm, ExpertForm, GroupedForm, GroupedWeight, Layout
 from octavo.quantization.mxfp4 import scale_numbers, unpack
 from octavo.quantization.pending import PendingStack, PendingTensors
 from octavo.quantization.slot import WeightSlot
@@ -56,7 +58,7 @@ class Experts(nn.Module):
         *,
         bias: bool = False,
         layouts: Callable[[str], Layout | None] = lambda name: None,
-        form: GroupedForm | None = None,
+        form: ExpertForm | None = None,
         deterministic: bool = False,
     ) -> None:
         super().__init__()
@@ -69,8 +71,7 @@ class Experts(nn.Module):
         self._has_stacked_values = False
         self._op: ExpertsOp | None = None
         self._has_new_weights = True
-        shapes = (2 * intermediate_size, hidden_size), (hidden_size, intermediate_size)
-        can_pack = form is not None and intermediate_size % UNIT == 0 and all(packs(form, *shape) for shape in shapes)
+        can_pack = form is not None and suits(form, hidden_size, intermediate_size, tensor_parallel.size)
         self._form = form if can_pack else None
         self._own = self._share(intermediate_size)
         own_size = len(self._own)
@@ -82,7 +83,7 @@ class Experts(nn.Module):
     @property
     def stored_as(self) -> str:
         """The format of the weights in memory, for the plan; empty for their type."""
-        return self._gate_up.stored_as
+        return " and ".join(dict.fromkeys((self._gate_up.stored_as, self._down.stored_as)))
 
     @property
     def num_parameters(self) -> int:
@@ -140,14 +141,18 @@ class Experts(nn.Module):
         """This device's part of the experts' intermediate size; of packed ones, in whole units of codes."""
         if self._form is None:
             return self._tensor_parallel.share(size, "outputs of an expert")
-        num_units, rank, num_ranks = size // UNIT, self._tensor_parallel.rank, self._tensor_parallel.size
-        return range(rank * num_units // num_ranks * UNIT, (rank + 1) * num_units // num_ranks * UNIT)
+        unit = FORMATS[self._form.down].unit if isinstance(self._form, BlockForm) else UNIT
+        num_units, rank, num_ranks = size // unit, self._tensor_parallel.rank, self._tensor_parallel.size
+        return range(rank * num_units // num_ranks * unit, (rank + 1) * num_units // num_ranks * unit)
 
     def _matrix(self, name: str, num_outputs: int, inputs: range, in_features: int) -> ExpertMatrix:
         """The memory of a GEMM's weights, registered as parameters whose names begin so."""
         matrix: ExpertMatrix
         if self._form is None:
             matrix = PlainMatrix(self.sizes[0], num_outputs, len(inputs))
+        elif isinstance(self._form, BlockForm):
+            block = self._form.down if name == "down_proj" else self._form.gate_up
+            matrix = BlockMatrix(block, self.sizes[0], num_outputs, len(inputs))
         else:
             matrix = PackedMatrix(self._form, self.sizes[0], num_outputs, inputs, in_features)
         for end, parameter in matrix.parameters.items():
@@ -158,10 +163,15 @@ class Experts(nn.Module):
         biases = (self.gate_up_bias, self.down_bias)
         gate_up_bias, down_bias = (None if bias is None else bias.data for bias in biases)
         if isinstance(self._gate_up, PackedMatrix) and isinstance(self._down, PackedMatrix):
-            rounds = self._form is not None and self._form.kind == "float8" and self._form.rounds_inputs
+            form = self._form
+            rounds = isinstance(form, GroupedForm) and form.kind == "float8" and form.rounds_inputs
             packed = PackedExperts(self._gate_up.tensors, self._down.tensors, gate_up_bias, down_bias, rounds)
             make_packed = make_packed_experts.reference if self.is_plain else make_packed_experts
             return make_packed(packed.gate_up.codes, packed, self.spec, deterministic=self._deterministic)
+        if isinstance(self._gate_up, BlockMatrix) and isinstance(self._down, BlockMatrix):
+            blocks = BlockExperts(self._gate_up.tensors, self._down.tensors, gate_up_bias, down_bias)
+            make_blocks = make_block_experts.reference if self.is_plain else make_block_experts
+            return make_blocks(blocks.gate_up.packed, blocks, self.spec)
         tensors = self._gate_up.view(_ALL, _ALL), self._down.view(_ALL, _ALL)
         make = make_experts.reference if self.is_plain else make_experts
         return make(tensors[0], ExpertWeights(*tensors, gate_up_bias, down_bias), self.spec)

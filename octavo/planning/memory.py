@@ -63,6 +63,7 @@ class ModelSize:
         cache_specs: what its layers keep in the cache, by name.
         routed: the experts' part of the parameters; None without experts.
         num_chosen: tokens that a query attends to, at most; None for all.
+        has_plain_experts: whether there are experts in the compute type.
     """
 
     num_parameters: int
@@ -71,6 +72,7 @@ class ModelSize:
     cache_specs: dict[str, CacheSpec]
     routed: RoutedParameters | None = None
     num_chosen: int | None = None
+    has_plain_experts: bool = False
 
     @property
     def weight_bytes(self) -> int:
@@ -112,6 +114,7 @@ def model_size(
         cache_specs={} if config.is_encoder else cache_specs(model),
         routed=_routed_parameters(model),
         num_chosen=next((module.num_chosen for module in model.modules() if isinstance(module, Indexer)), None),
+        has_plain_experts=any(isinstance(module, Experts) and not module.stored_as for module in model.modules()),
     )
 
 

@@ -430,6 +430,9 @@ def make_plan(
     cache_format = planner.cache_format(dtype)
     model = model_size(config, getattr(torch, dtype), quantization, tensor_parallel, cache_format)
     planner.note_cache(cache_format, model.cache_specs)
+    if quantization.description and model.has_plain_experts:
+        reason = "the checkpoint has them unquantised, or they are expanded at load (docs/quantization.md, Experts)"
+        planner.decide("experts", dtype, reason)
     decode_len = decode_length(config.on_one_device(tensor_parallel.size), model.cache_specs.values(), num_drafts)
     planner.check_deterministic(model.cache_specs)
     interval = planner.state_interval(model.cache_specs)

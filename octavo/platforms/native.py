@@ -191,6 +191,17 @@ class NativeKernels(Protocol):
     def choose_tokens(self, plan: object, *arguments: int) -> None:
         """The positions of the tokens that each of a step's sees, by an indexer."""
 
+    def choose_experts(self, *arguments: Any) -> None:
+        """Each token's experts and their shares, from its logits."""
+
+    def experts_workspace(
+        self, num_tokens: int, num_chosen: int, num_experts: int, hidden_size: int, inner_size: int, x_type: int
+    ) -> int:
+        """Bytes that :meth:`experts` needs beside its arguments."""
+
+    def experts(self, *arguments: Any) -> None:
+        """Each token's experts of one layer, and their weighted sum."""
+
     def causal_conv(self, *arguments: int) -> None:
         """Mamba-2's convolution of a step's rows, and its states."""
 

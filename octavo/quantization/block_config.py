@@ -1,14 +1,18 @@
 """Which layers have small numbers in groups: those of a GGUF file, or all (``--quantization int8|int4|mxfp4``)."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from octavo.hub.gguf_names import EACH
 from octavo.kernels import FORMATS
 from octavo.quantization.blocks import BlockScheme
 from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
 from octavo.quantization.rounded import RoundedScheme, RoundedValues
 from octavo.quantization.scheme import LinearScheme
+
+_EXPERT = re.compile(r"\.experts\.\d+\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +20,8 @@ class GGUFConfig(QuantizationConfig):
     """Layers as they are in a file; others are dequantised as they are loaded.
 
     Attributes:
-        types: the type of each layer's weight, by the layer's name.
+        types: the type of each layer's weight, by the layer's name; that of a layer of all experts has
+            :data:`octavo.hub.gguf_names.EACH` in the place of their numbers.
     """
 
     types: Mapping[str, BlockScheme]
@@ -31,7 +36,7 @@ class GGUFConfig(QuantizationConfig):
         return True
 
     def scheme(self, name: str) -> LinearScheme:
-        return self.types.get(name, self.plain)
+        return self.types.get(_EXPERT.sub(f".experts.{EACH}.", name), self.plain)
 
     def head_scheme(self, name: str) -> LinearScheme:
         return self.scheme(name)

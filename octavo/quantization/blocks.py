@@ -8,6 +8,7 @@ import torch
 
 from octavo.kernels import FORMATS, LANES, LinearOp, block_kernels
 from octavo.kernels.blocks import BlockKernels
+from octavo.quantization.grouped_weight import BlockForm
 from octavo.quantization.scheme import LinearScheme, LinearWeights, empty_parameter
 from octavo.quantization.slot import Index, WeightPart, WeightSlot
 
@@ -29,6 +30,10 @@ class BlockScheme(LinearScheme):
     @property
     def stored_as(self) -> str:
         return self.format
+
+    @property
+    def expert_form(self) -> BlockForm:
+        return BlockForm.of(self.format)
 
     def fits(self, in_features: int, part_sizes: Sequence[int]) -> bool:
         is_aligned = all(size % LANES == 0 for size in part_sizes[:-1])
@@ -53,31 +58,50 @@ class BlockScheme(LinearScheme):
 
     def _slot(self, module: LinearWeights, part: WeightPart, view: torch.Tensor) -> WeightSlot:
         if self.format in MADE_AT_LOAD:
-            return replace(part.weight_slot(view), store=_quantize(self.format))
-        pack = _pack(self.format, module.in_features)
-        return WeightSlot(view, (part.shape,), self._raw_slice(part), part.order, raw_type=self.format, store=pack)
+            return replace(part.weight_slot(view), store=quantizer(self.format))
+        return raw_slot(view, self.format, part.shape, part.source, part.order)
 
-    def _raw_slice(self, part: WeightPart) -> tuple[Index, ...]:
-        """The part of a file's rows of bytes that holds a part of the weight."""
-        if len(part.source) < 2:
-            return part.source
-        outputs, inputs = part.source
+
+def raw_slot(
+    view: torch.Tensor,
+    name: str,
+    shape: tuple[int, int],
+    source: tuple[Index, ...],
+    order: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> WeightSlot:
+    """The slot of a GGUF tensor that is packed as it is.
+
+    Args:
+        shape: of the tensor, ``[out, in]``.
+        source: the part that is stored, per dimension; empty for all of it.
+        order: reorders its rows.
+    """
+    num_inputs = shape[1]
+    if len(source) == 2:
+        outputs, inputs = source
         assert isinstance(inputs, slice), "inputs are divided in order"
-        size, unit = FORMATS[self.format].raw_bytes
-        return outputs, slice(inputs.start // unit * size, inputs.stop // unit * size)
+        start, stop, _ = inputs.indices(shape[1])
+        size, unit = FORMATS[name].raw_bytes
+        source, num_inputs = (outputs, slice(start // unit * size, stop // unit * size)), stop - start
+
+    def pack(raw: torch.Tensor, view: torch.Tensor) -> None:
+        _kernels(raw).pack(raw, name, num_inputs, view)
+
+    return WeightSlot(view, (shape,), source, order, raw_type=name, store=pack)
 
 
-def _quantize(name: str) -> Callable[[torch.Tensor, torch.Tensor], object]:
-    return lambda weight, view: _kernels(weight).quantize(weight, name, view)
+def quantizer(name: str) -> Callable[[torch.Tensor, torch.Tensor], None]:
+    """Rounds values ``[out, in]`` to ``int8`` or ``int4``, and packs them into a view."""
+
+    def quantize(weight: torch.Tensor, view: torch.Tensor) -> None:
+        _kernels(weight).quantize(weight, name, view)
+
+    return quantize
 
 
-def _pack(name: str, in_features: int) -> Callable[[torch.Tensor, torch.Tensor], object]:
-    return lambda raw, view: _kernels(raw).pack(raw, name, in_features, view)
-
-
-def pack_blocks(raw: torch.Tensor, name: str, in_features: int) -> torch.Tensor:
-    """Rows of GGUF's blocks, ``[out, bytes]`` uint8, as the device's kernels take them, ``[panels, bytes]``."""
-    return _kernels(raw).pack(raw, name, in_features)
+def pack_blocks(raw: torch.Tensor, name: str, in_features: int, out: torch.Tensor) -> None:
+    """Store rows of GGUF's blocks, ``[out, bytes]`` uint8, as the device's kernels take them, ``[panels, bytes]``."""
+    _kernels(raw).pack(raw, name, in_features, out)
 
 
 def _kernels(tensor: torch.Tensor) -> BlockKernels:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from octavo.errors import UnsupportedModelError
 from octavo.quantization.float8 import Float8Scheme, Source
-from octavo.quantization.grouped_weight import GroupedForm, Layout
+from octavo.quantization.grouped_weight import ExpertForm, Layout
 from octavo.quantization.scheme import LinearScheme, PlainScheme
 from octavo.quantization.stored import (
     ExpandedScheme,
@@ -53,7 +53,7 @@ class SchemeOptions:
         if layout.form is None or self.expands or (layout.form.kind == "float8" and not self.has_float8):
             return expanded
         if layout.form.rounds_inputs:
-            return Int8Scheme(layout, self.plain)
+            return Int8Scheme(layout, self.plain, self.has_blocks)
         if self.has_blocks:  # such a device is faster with values of the compute type than with other integers
             return RepackedScheme(layout, self.plain) if block_format(layout.form) else expanded
         return PackedScheme(layout, self.plain)
@@ -85,11 +85,11 @@ class QuantizationConfig(ABC):
         """
         return None
 
-    def expert_form(self, names: Iterable[str]) -> GroupedForm | None:
-        """How the device keeps the experts of a layer; None for the compute type.
+    def expert_form(self, names: Iterable[str]) -> ExpertForm | None:
+        """How the device keeps experts; None for the compute type.
 
         Args:
-            names: of the layers of all of them, which are kept alike.
+            names: of their layers, which are kept alike.
         """
         forms = {self.scheme(name).expert_form for name in names}
         return forms.pop() if len(forms) == 1 else None

@@ -1,4 +1,4 @@
-"""Where the weights of all experts of a layer are stored for one of its GEMMs: as values, or packed."""
+"""Where the weights of all experts of a layer are stored for one of its GEMMs: as values, packed, or as blocks."""
 
 import math
 from abc import ABC, abstractmethod
@@ -7,14 +7,18 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from octavo.kernels import FLOAT8
+from octavo.kernels import FLOAT8, FORMATS, LANES
+from octavo.kernels.block_experts import BlockMatrices
+from octavo.kernels.blocks import INPUT_GROUP
 from octavo.kernels.float4 import exponents_of, float4_codes
 from octavo.kernels.grouped import ZERO_STEP, Rounding, round_rows
 from octavo.kernels.packed_experts import UNIT, PackedMatrices, pack_units
 from octavo.kernels.scaled import quantize_rows
-from octavo.quantization.grouped_weight import GroupedForm, GroupedWeight
+from octavo.quantization.blocks import MADE_AT_LOAD, pack_blocks, quantizer, raw_slot
+from octavo.quantization.grouped_weight import BlockForm, ExpertForm, GroupedForm, GroupedWeight
 from octavo.quantization.scheme import empty_parameter
 from octavo.quantization.slot import Index, WeightPart, WeightSlot
+from octavo.quantization.stored import raw_blocks
 
 _ROWS_OF_TENSOR_CORES = 8
 _FLOAT8_UNIT = 16
@@ -193,6 +197,68 @@ class PackedMatrix(ExpertMatrix):
         self.parameters["_scales"].data[expert, :, rows] = scales.T
         if self._form.has_zeros and zeros is not None:
             self.parameters["_zeros"].data[expert, :, rows] = zeros.T.to(torch.uint8)
+
+
+class BlockMatrix(ExpertMatrix):
+    """Blocks of integers; see :class:`octavo.kernels.block_experts.BlockMatrices`.
+
+    Args:
+        name: the blocks' format.
+        num_outputs: a multiple of sixteen, as are the ends of all parts of them.
+    """
+
+    def __init__(self, name: str, num_experts: int, num_outputs: int, num_inputs: int) -> None:
+        self._name = name
+        self._num_inputs = num_inputs
+        num_bytes = FORMATS[name].panel_bytes(num_inputs)
+        self.parameters = {"": empty_parameter(num_experts, num_outputs // LANES, num_bytes, dtype=torch.uint8)}
+
+    @property
+    def stored_as(self) -> str:
+        return self._name
+
+    @property
+    def tensors(self) -> BlockMatrices:
+        """What kernels take."""
+        return BlockMatrices(self.parameters[""].data, self._name, self._num_inputs)
+
+    def slot(
+        self,
+        experts: Experts,
+        rows: slice,
+        shapes: tuple[tuple[int, ...], ...],
+        source: tuple[Index, ...],
+        transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> WeightSlot:
+        view = self.view(experts, rows)
+        if self._name not in MADE_AT_LOAD:
+            (shape,) = shapes
+            return raw_slot(view, self._name, (shape[0], shape[1]), source)
+        quantize = quantizer(self._name)
+
+        def store(values: torch.Tensor, view: torch.Tensor) -> None:
+            weights = values.reshape(-1, (rows.stop - rows.start), self._num_inputs)
+            for own, panels in zip(weights, view.view(-1, *view.shape[-2:]), strict=True):
+                quantize(own, panels)
+
+        return WeightSlot(view, shapes, source, transform, store=store)
+
+    def view(self, experts: Experts, rows: slice) -> torch.Tensor:
+        return self.parameters[""].data[experts][..., rows.start // LANES : rows.stop // LANES, :]
+
+    def store(self, expert: int, rows: slice, weight: GroupedWeight, source: tuple[Index, ...]) -> None:
+        part = WeightPart(rows, (weight.codes.shape[0], weight.codes.shape[1]), source)
+        weight = weight.in_groups_of(INPUT_GROUP).of_part(part)
+        pack_blocks(raw_blocks(weight, self._name), self._name, self._num_inputs, self.view(expert, rows))
+
+
+def suits(form: ExpertForm, hidden_size: int, size: int, num_ranks: int) -> bool:
+    """Whether experts of these sizes can be kept so, if their inner size is divided over so many devices."""
+    if isinstance(form, BlockForm):
+        num_units = size // FORMATS[form.down].unit
+        is_even = hidden_size % FORMATS[form.gate_up].unit == 0 and size % FORMATS[form.down].unit == 0
+        return is_even and num_units >= num_ranks
+    return size % UNIT == 0 and packs(form, 2 * size, hidden_size) and packs(form, hidden_size, size)
 
 
 def packs(form: GroupedForm, num_outputs: int, in_features: int) -> bool:

@@ -59,6 +59,27 @@ class GroupedForm:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockForm:
+    """Experts as blocks of integers, for devices that multiply these; see :mod:`octavo.kernels.blocks`.
+
+    Attributes:
+        gate_up, down: formats of the two GEMMs' weights.
+    """
+
+    gate_up: str
+    down: str
+
+    @classmethod
+    def of(cls, name: str) -> "BlockForm":
+        """Both in one format."""
+        return cls(name, name)
+
+
+ExpertForm = GroupedForm | BlockForm
+"""How a device keeps experts."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupedWeight:
     """A weight ``[out, in]``: ``scales · (codes - zeros)``, where each input has the scale and the zero of its group.
 

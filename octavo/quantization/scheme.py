@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from octavo.kernels import LinearOp, linear
-from octavo.quantization.grouped_weight import GroupedForm
+from octavo.quantization.grouped_weight import ExpertForm
 from octavo.quantization.slot import WeightPart, WeightSlot
 
 
@@ -58,7 +58,7 @@ class LinearScheme(ABC):
         return ""
 
     @property
-    def expert_form(self) -> GroupedForm | None:
+    def expert_form(self) -> ExpertForm | None:
         """How the device keeps experts whose layers have this scheme; None for the compute type."""
         return None
 

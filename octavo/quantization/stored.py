@@ -27,7 +27,7 @@ from octavo.kernels.grouped import (
 )
 from octavo.quantization.blocks import BlockScheme, pack_blocks
 from octavo.quantization.float8_layout import Float8Layout
-from octavo.quantization.grouped_weight import GroupedForm, GroupedWeight, Layout
+from octavo.quantization.grouped_weight import BlockForm, ExpertForm, GroupedForm, GroupedWeight, Layout
 from octavo.quantization.pending import PendingTensors
 from octavo.quantization.scheme import LinearScheme, LinearWeights, PlainScheme, empty_parameter
 from octavo.quantization.slot import WeightPart, WeightSlot
@@ -201,11 +201,16 @@ class Int8Scheme(_GroupedScheme):
     """Integers of 8 bits with a scale per output; activations are rounded per token, when they come.
 
     Where the inputs are divided over devices, each rounds its own part of an activation, with a scale of its own.
+
+    Attributes:
+        has_blocks: whether the device keeps experts in blocks, whose activations are rounded in groups.
     """
 
+    has_blocks: bool = False
+
     @property
-    def expert_form(self) -> GroupedForm | None:
-        return self.form
+    def expert_form(self) -> ExpertForm | None:
+        return BlockForm.of(block_format(self.form)) if self.has_blocks else self.form
 
     @property
     def kept_as(self) -> str:
@@ -239,6 +244,11 @@ class RepackedScheme(_GroupedScheme):
         return f"kept as {self.blocks.format}, activations in 8 bits"
 
     @property
+    def expert_form(self) -> BlockForm | None:
+        has_blocks = self.form.group < 0 or self.form.group % INPUT_GROUP == 0
+        return BlockForm.of(self.blocks.format) if has_blocks and not self.form.is_ordered else None
+
+    @property
     def stored_as(self) -> str:
         return self.blocks.format
 
@@ -265,7 +275,7 @@ class RepackedScheme(_GroupedScheme):
     def _store(self, module: LinearWeights, part: WeightPart, weight: GroupedWeight) -> None:
         weight = self._own(module, part, weight)
         name = self.blocks.format
-        self._place(module, part).copy_(pack_blocks(raw_blocks(weight, name), name, module.in_features))
+        pack_blocks(raw_blocks(weight, name), name, module.in_features, self._place(module, part))
 
 
 def block_format(form: GroupedForm) -> str:

@@ -39,6 +39,7 @@ def add_terms(model: CausalLM) -> None:
         ("LlamaForCausalLM", True),
         ("Gemma3ForCausalLM", True),
         ("Mamba2ForCausalLM", False),
+        ("Qwen3MoeForCausalLM", False),
     ],
 )
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from gguf_files import assert_same_model, write_gguf
 from tiny.experts import CONFIGS
 from tiny.sizes import rope, sizes
-from tiny_checkpoints import write_checkpoint
+from tiny_checkpoints import Checkpoint, write_checkpoint
 from transformers import (
     DeepseekV2Config,
     DeepseekV3Config,
@@ -25,7 +25,8 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from octavo import LLM
+from octavo import LLM, SamplingParams
+from octavo.platforms.native import native_kernels
 
 _KEYS = {
     "block_count": ("num_hidden_layers",),
@@ -260,3 +261,45 @@ def test_mxfp4_experts(start: Callable[..., LLM], tmp_path: Path, monkeypatch: p
     kinds = dict.fromkeys((name for name in tensors if name.endswith("_exps.weight")), kind)
     write_gguf(path, "gpt-oss", _metadata(model.config, converted), tensors.items(), kinds)
     assert_same_model(path, model, start)
+
+
+def _qwen3_of_blocks() -> PreTrainedConfig:
+    experts = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    return Qwen3MoeConfig(**sizes(hidden_size=64, norm_topk_prob=True, head_dim=16, **experts))
+
+
+@pytest.mark.skipif(
+    native_kernels() is None or torch.cuda.is_available(), reason="needs compiled kernels, no GPU; run on an AMD EPYC"
+)
+@pytest.mark.parametrize(
+    ("architecture", "converted"),
+    [("qwen3moe", Converted(_qwen3_of_blocks)), ("gpt-oss", FILES["gpt-oss"][0])],
+    ids=["qwen3moe", "gpt-oss"],
+)
+def test_experts_that_stay_blocks(
+    architecture: str,
+    converted: Converted,
+    start: Callable[..., LLM],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Log-probabilities differ from those of the dequantised file by what rounding activations to 8 bits costs."""
+    model, path = _written(architecture, converted, tmp_path, monkeypatch)
+    tensors = dict(_tensors(architecture, model, converted))
+    types = {"ffn_gate_exps": "Q5_0", "ffn_up_exps": "Q5_0", "ffn_down_exps": "Q8_0"}
+    kinds = {
+        name: gguf.GGMLQuantizationType[types[name.split(".")[-2]]] for name in tensors if name.endswith("_exps.weight")
+    }
+    write_gguf(path, architecture, _metadata(model.config, converted), tensors.items(), kinds)
+    params = SamplingParams(temperature=0, max_tokens=4, prompt_logprobs=0, detokenize=False)
+    prompt = [(7 * index) % 200 for index in range(50)]
+    found = []
+    for quantization in (None, "gguf"):
+        llm = start(Checkpoint(model, path), quantization=quantization)
+        (output,) = llm.generate([prompt], params, use_tqdm=False)
+        assert output.prompt_logprobs is not None
+        found.append(
+            [next(iter(entries.values())).logprob for entries in output.prompt_logprobs if entries is not None]
+        )
+    exact, rounded = torch.tensor(found)
+    assert 0 < (rounded - exact).abs().mean() < 0.02

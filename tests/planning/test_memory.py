@@ -24,7 +24,7 @@ from octavo.planning.memory import (
 )
 from octavo.platforms import ImaginedGpu
 from octavo.quantization.config import SchemeOptions
-from octavo.quantization.resolve import rounded_quantization
+from octavo.quantization.resolve import parsed_quantization, rounded_quantization
 from octavo.records import Plan
 
 
@@ -120,6 +120,32 @@ def test_weights_are_grouped_by_purpose_and_format(tie_word_embeddings: bool) ->
     assert groups["attention", "int4"] == (attention // 2 + attention // 128 * 5,) * 2
     assert (("head", "int8") in groups) != tie_word_embeddings
     assert sum(num_bytes for num_bytes, _ in groups.values()) == size.weight_bytes
+
+
+def test_experts_on_cpus_are_counted_as_blocks_or_named_as_expanded() -> None:
+    raw = {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "hidden_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 100,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 96,
+    }
+    options, count = SchemeOptions(has_blocks=True), 2 * 8 * 96 * 256
+    names = [f"model.layers.{layer}.mlp.experts.*.{name}_proj" for layer in range(2) for name in ("gate", "up", "down")]
+    types = {name: "Q5_0" if "down" in name else "Q4_K" for name in names}
+    for stored, name, num_bytes in (
+        (rounded_quantization("int4", options), "int4", 3 * count * 20 // 32),
+        (rounded_quantization("int8", options), "int8", 3 * count * 34 // 32),
+        (parsed_quantization("gguf", {"types": types}, options), "Q4_K and Q5_0", count * (2 * 148 + 8 * 22) // 256),
+    ):
+        size = model_size(parse_config(raw), torch.bfloat16, stored)
+        groups = {(group.purpose, group.format): (group.num_bytes, group.num_read) for group in size.weights}
+        assert groups["experts", name] == (num_bytes, num_bytes // 4) and not size.has_plain_experts
+    gptq = parsed_quantization("gptq", {"bits": 4, "group_size": 32, "sym": False, "desc_act": True}, options)
+    assert model_size(parse_config(raw), torch.bfloat16, gptq).has_plain_experts
 
 
 def test_a_models_bytes_are_those_of_its_tensors() -> None:

@@ -1,6 +1,7 @@
 """An encoder of the transformers library, put together from its modules and Octavo's attention and GEMMs."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import torch
@@ -128,10 +129,8 @@ def _check_positions(config: ModelConfig, first: int) -> None:
             vars(module)["forward"] = lambda ids, module=module: note(module, ids)
     padding = getattr(whole.config, "pad_token_id", None) or 0
     with torch.device("cpu"), torch.inference_mode():
-        try:
+        with suppress(Exception):  # behind the embeddings nothing has values; the trace tells more
             whole(input_ids=torch.full((1, _PROBE), 0 if padding else 1))
-        except Exception:  # behind the embeddings nothing has values; the trace tells more
-            pass
         counted = torch.arange(_PROBE)
         rows = [ids[0] for ids in looked_up if ids.dim() == 2 and not ids.is_meta]
         found = {int(row[0]) for row in rows if torch.equal(row - row[0], counted)}
