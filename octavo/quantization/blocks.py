@@ -53,9 +53,16 @@ class BlockScheme(LinearScheme):
 
     def _slot(self, module: LinearWeights, part: WeightPart, view: torch.Tensor) -> WeightSlot:
         if self.format in MADE_AT_LOAD:
-            return replace(part.weight_slot(view), store=_quantize(self.format))
-        pack = _pack(self.format, module.in_features)
-        return WeightSlot(view, (part.shape,), self._raw_slice(part), part.order, raw_type=self.format, store=pack)
+            return replace(part.weight_slot(view), store=_quantize(self.format), row_unit=LANES)
+        return WeightSlot(
+            view,
+            (part.shape,),
+            self._raw_slice(part),
+            part.order,
+            raw_type=self.format,
+            store=_pack(self.format, module.in_features),
+            row_unit=LANES,
+        )
 
     def _raw_slice(self, part: WeightPart) -> tuple[Index, ...]:
         """The part of a file's rows of bytes that holds a part of the weight."""
