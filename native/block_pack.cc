@@ -104,11 +104,6 @@ void put_codes(const Lanes& numbers, int32_t* to) {
 #endif
 }
 
-inline Lanes round_to_nearest(const Lanes& x) {
-    const Lanes magic = splat(12582912.f);  // 1.5 * 2^23: adding it rounds to the nearest integer
-    return (x + magic) - magic;
-}
-
 // The rows of a tile of x, and where the tile lies.
 template <class T>
 struct StagedTile {

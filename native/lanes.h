@@ -155,10 +155,37 @@ inline Lanes operator/(const Lanes& a, const Lanes& b) {
     OCTAVO_EACH_PART r.part[i] = a.part[i] / b.part[i];
     return r;
 }
+inline Floats max(Floats a, Floats b) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (Floats)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return a > b ? a : b;
+#endif
+}
+inline Floats min(Floats a, Floats b) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (Floats)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+    return a < b ? a : b;
+#endif
+}
 inline Lanes max(const Lanes& a, const Lanes& b) {
     Lanes r;
-    OCTAVO_EACH_PART r.part[i] = a.part[i] > b.part[i] ? a.part[i] : b.part[i];
+    OCTAVO_EACH_PART r.part[i] = max(a.part[i], b.part[i]);
     return r;
+}
+inline Lanes min(const Lanes& a, const Lanes& b) {
+    Lanes r;
+    OCTAVO_EACH_PART r.part[i] = min(a.part[i], b.part[i]);
+    return r;
+}
+inline Lanes round_to_nearest(const Lanes& x) {
+    const Lanes magic = splat(12582912.f);  // 1.5 * 2^23: adding it rounds to the nearest integer
+    return (x + magic) - magic;
 }
 // a · b + c, rounded once.
 inline Floats fma(Floats a, Floats b, Floats c) {

@@ -58,6 +58,13 @@ void run_long(const Operation& operation) {
     Py_END_ALLOW_THREADS
 }
 
+// The same on the calling thread alone: loaders prepare several weights at a time.
+template <class Arguments>
+PyObject* run_here(const Arguments& arguments) {
+    Py_BEGIN_ALLOW_THREADS for (int64_t chunk = 0; chunk < arguments.count_chunks(); ++chunk) arguments.run(chunk);
+    Py_END_ALLOW_THREADS Py_RETURN_NONE;
+}
+
 // The arguments of a call, in order.
 class Arguments {
    public:
@@ -162,11 +169,9 @@ PyObject* py_pack(PyObject*, PyObject* const* values, Py_ssize_t count) {
     pack.num_inputs = arguments.integer();
     pack.type = arguments.type();
     if (!arguments.are_right()) return nullptr;
-    const Operation operation =
-        pack.type < kFirstBlock
-            ? make_operation(pack)
-            : make_operation(PackBlocks{pack.from, pack.to, pack.num_outputs, pack.num_inputs, pack.type - kFirstBlock});
-    run_long(operation);
+    if (pack.type >= kFirstBlock)
+        return run_here(PackBlocks{pack.from, pack.to, pack.num_outputs, pack.num_inputs, pack.type - kFirstBlock});
+    run_long(make_operation(pack));
     Py_RETURN_NONE;
 }
 
@@ -193,8 +198,7 @@ PyObject* py_quantize(PyObject*, PyObject* const* values, Py_ssize_t count) {
     quantize.block = (int32_t)arguments.integer() - kFirstBlock;
     quantize.type = arguments.type();
     if (!arguments.are_right()) return nullptr;
-    run_long(make_operation(quantize));
-    Py_RETURN_NONE;
+    return run_here(quantize);
 }
 
 PyObject* py_gather_packed(PyObject*, PyObject* const* values, Py_ssize_t count) {

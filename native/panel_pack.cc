@@ -147,22 +147,12 @@ void read_group(const T* rows, int64_t row_size, int num_rows, Lanes (&values)[k
     for (int i = 0; i < kXGroup; ++i) values[i] = load(by_input[i]);
 }
 
-Lanes min(const Lanes& a, const Lanes& b) {
-    Lanes r;
-    OCTAVO_EACH_PART r.part[i] = a.part[i] < b.part[i] ? a.part[i] : b.part[i];
-    return r;
-}
-
 // Each value as a whole number of steps, within bounds; 0 where the step is 0.
 Lanes count_steps(const Lanes& value, const Lanes& step, float least, float most) {
-    const Floats magic = broadcast(12582912.f);  // 1.5 * 2^23: adding it rounds to the nearest integer
-    const Floats low = broadcast(least), high = broadcast(most), zero = broadcast(0.f);
+    const Lanes within = round_to_nearest(min(max(value / step, splat(least)), splat(most)));
+    const Floats zero = broadcast(0.f);
     Lanes r;
-    OCTAVO_EACH_PART {
-        const Floats quotient = value.part[i] / step.part[i];
-        const Floats within = quotient < low ? low : (high < quotient ? high : quotient);
-        r.part[i] = step.part[i] == zero ? zero : (within + magic) - magic;
-    }
+    OCTAVO_EACH_PART r.part[i] = step.part[i] == zero ? zero : within.part[i];
     return r;
 }
 
@@ -177,7 +167,8 @@ struct Range {
     Lanes scale, min;
 };
 
-// Of some ranges between the values' own and three quarters of it, the one with the least squared error.
+// Of some ranges between the values' own and three quarters of it, the one with the least squared error. A range whose
+// scale float16 has as zero is not among them.
 Range best_range(const Lanes (&values)[kXGroup]) {
     Lanes low = values[0], high = values[0];
     for (int i = 1; i < kXGroup; ++i) {
@@ -185,17 +176,24 @@ Range best_range(const Lanes (&values)[kXGroup]) {
         low = min(low, values[i]);
     }
     const Lanes centre = splat(0.5f) * (low + high), half = splat(0.5f) * (high - low);
-    Range best{splat(0.f), centre};
+    const Lanes zero = splat(0.f), most = splat(15.f);
+    Range best{zero, as_half(centre)};
     Lanes least = splat(INFINITY);
     for (int step = 0; step <= 10; ++step) {
         const Lanes kept = half * splat(1.f - 0.025f * (float)step);
-        const Range range{as_half(splat(2.f) * kept / splat(15.f)), as_half(centre - kept)};
-        Lanes error = splat(0.f);
-        for (const Lanes& value : values) {
-            const Lanes code = count_steps(value - range.min, range.scale, 0.f, 15.f);
-            const Lanes difference = value - fma(code, range.scale, range.min);
-            error = fma(difference, difference, error);
+        const Range range{as_half(splat(2.f) * kept / most), as_half(centre - kept)};
+        const Lanes inverse = splat(1.f) / range.scale, first = (zero - range.min) * inverse;
+        const auto squared = [&](const Lanes& value, const Lanes& sum) {
+            const Lanes steps = fma(value, inverse, first);
+            const Lanes difference = steps - round_to_nearest(min(max(steps, zero), most));
+            return fma(difference, difference, sum);
+        };
+        Lanes even = zero, odd = zero;  // in squared steps; two sums, so that they do not wait for each other
+        for (int i = 0; i < kXGroup; i += 2) {
+            even = squared(values[i], even);
+            odd = squared(values[i + 1], odd);
         }
+        const Lanes error = (even + odd) * (range.scale * range.scale);
         OCTAVO_EACH_PART {
             const auto is_less = error.part[i] < least.part[i];
             least.part[i] = is_less ? error.part[i] : least.part[i];
@@ -235,15 +233,15 @@ void quantize_to_int4(const Lanes (&values)[kXGroup], unsigned char* group) {
     const Range range = best_range(values);
     store(reinterpret_cast<Float16*>(group), range.scale);
     store(reinterpret_cast<Float16*>(group) + kLanes, range.min);
-    uint32_t words[8][kLanes];
-    for (int v = 0; v < 8; ++v) {
-        Lanes codes[4];
-        for (int k = 0; k < 4; ++k) codes[k] = count_steps(values[4 * v + k] - range.min, range.scale, 0.f, 15.f);
-        to_bytes(codes, words[v]);
-    }
+    uint32_t low[kLanes], high[kLanes];
     for (int v = 0; v < 4; ++v) {
-        for (int lane = 0; lane < kLanes; ++lane) words[v][lane] |= words[v + 4][lane] << 4;
-        std::memcpy(group + kInt4.scale_bytes() + v * kCodeBytes, words[v], sizeof(words[v]));
+        Lanes codes[2][4];
+        for (int k = 0; k < 8; ++k)
+            codes[k / 4][k % 4] = count_steps(values[4 * v + k / 4 * 16 + k % 4] - range.min, range.scale, 0.f, 15.f);
+        to_bytes(codes[0], low);
+        to_bytes(codes[1], high);
+        for (int lane = 0; lane < kLanes; ++lane) low[lane] |= high[lane] << 4;
+        std::memcpy(group + kInt4.scale_bytes() + v * kCodeBytes, low, sizeof(low));
     }
 }
 

@@ -14,6 +14,7 @@ from octavo.quantization.blocks import MADE_AT_LOAD
 from octavo.quantization.cache_format import CacheFormat
 from octavo.quantization.config import QuantizationConfig, Unquantized
 from octavo.quantization.grouped_weight import BlockForm, ExpertForm, Layout
+from octavo.quantization.scheme import LinearScheme
 from octavo.quantization.slot import SplitPairs, WeightPart
 from octavo.records.experts import ExpertStorage, SeparateExperts, StackedExperts
 
@@ -50,6 +51,10 @@ class Build:
     def at(self, name: str) -> "Build":
         """The parameters for a module inside this one."""
         return replace(self, prefix=f"{self.prefix}{name}.")
+
+    def embedding_scheme(self, name: str) -> LinearScheme:
+        """How the embedding of this attribute's name is stored."""
+        return self.quantization.embedding_scheme(self.names.of(f"{self.prefix}{name}"))
 
     def layout(self, path: str) -> Layout | None:
         """How checkpoints store a module's layer that is no layer of its own here, by its name within the model."""

@@ -15,13 +15,15 @@ from octavo.kernels.basic import soft_cap
 from octavo.layers.build import Build
 from octavo.layers.linear import Linear
 from octavo.parallel import ONE_DEVICE, TensorParallel
+from octavo.quantization.scheme import LinearScheme, LinearWeights, PlainScheme
 from octavo.quantization.slot import WeightPart, WeightSlot
 
 
-class Embedding(nn.Module):
-    """Maps token ids to vectors.
+class Embedding(LinearWeights):
+    """Maps token ids to vectors: the rows of a weight that may be stored like a linear layer's.
 
     Args:
+        scheme: how the weight is stored, if rows can be read from that; else, and by default, in the compute type.
         scale: factor on every vector, rounded to the compute type first (as Gemma was trained).
         given_scale: factor on vectors that are given in place of tokens.
         tensor_parallel: each device has the vectors of some tokens.
@@ -32,20 +34,22 @@ class Embedding(nn.Module):
         vocab_size: int,
         hidden_size: int,
         *,
+        scheme: LinearScheme | None = None,
         scale: float | None = None,
         given_scale: float | None = None,
         tensor_parallel: TensorParallel = ONE_DEVICE,
     ) -> None:
-        super().__init__()
+        self._tokens, num_rows = tensor_parallel.share_of_vocabulary(vocab_size)
+        super().__init__(hidden_size, num_rows)
         self._tensor_parallel = tensor_parallel
-        self._tokens, self._num_rows = tensor_parallel.share_of_vocabulary(vocab_size)
         self._shape = vocab_size, hidden_size
-        self._dtype = torch.get_default_dtype()
-        self.weight = self._empty_weight()
+        has_rows = scheme is not None and scheme.has_rows and scheme.fits(hidden_size, [num_rows])
+        self.scheme = scheme if scheme is not None and has_rows else PlainScheme()
+        self._create_weight()
         self.scale = None if scale is None else float(torch.tensor(scale, device="cpu").item())
         self.given_scale = given_scale
         self.is_lent = False
-        self._packed: LinearOp | None = None  # the head's GEMM, if it holds this weight
+        self._packed: LinearOp | None = None  # a GEMM that has the rows: the head's, or one of the scheme
         self._replaced: tuple[torch.Tensor, torch.Tensor] | None = None
 
     @property
@@ -57,38 +61,45 @@ class Embedding(nn.Module):
         """See :class:`octavo.layers.weights.HasSlots`."""
         if self.is_lent:
             return
-        part = self.part
-        if self._packed is not None:
-            memory = self._packed.memory
-            self.weight = self._empty_weight() if memory is None else nn.Parameter(memory, requires_grad=False)
+        if self._packed is not None and not self.has_weight:
+            if self._packed.memory is None:
+                self._create_weight()
+            else:
+                self.weight = nn.Parameter(self._packed.memory, requires_grad=False)
             self._packed = None
-        yield f"{path}.weight", part.weight_slot(self.weight.data[part.outputs])
+        for name, slot in self.scheme.slots(self, self.part):
+            yield f"{path}.{name}", slot
+
+    def finish_weights(self) -> None:
+        """See :class:`octavo.layers.weights.Finishable`."""
+        if self.scheme.has_rows and self.has_weight and self._packed is None:
+            self._packed, _ = self.scheme.make_gemm(self)
 
     def lend(self) -> None:
         """Leave the weight to the head, which calls :meth:`read_from` once it has it."""
         self.is_lent = True
-        self.weight = nn.Parameter(self.weight.new_empty(0), requires_grad=False)
+        self.free_weight()
 
     def take_back(self) -> None:
         """Have a weight of its own again, before anything is loaded."""
         if self.is_lent:
             self.is_lent = False
-            self.weight = self._empty_weight()
+            self._create_weight()
 
     def read_from(self, packed: LinearOp) -> None:
         """Read the head's weight from now on, and free the own one, which is equal."""
         self._packed = packed
-        self.weight = nn.Parameter(self.weight.new_empty(0), requires_grad=False)
+        self.free_weight()
 
     @property
     def given_places(self) -> torch.Tensor | None:
         """The places that :meth:`replacing` fills, ``[n]``; None outside of its context."""
         return None if self._replaced is None else self._replaced[0]
 
-    def _empty_weight(self) -> nn.Parameter:
-        weight = nn.Parameter(torch.empty(self._num_rows, self._shape[1], dtype=self._dtype), requires_grad=False)
-        weight.data[len(self._tokens) :].zero_()
-        return weight
+    def _create_weight(self) -> None:
+        self.scheme.create(self, bias=False)
+        if not self.scheme.has_rows:
+            self.weight.data[len(self._tokens) :].zero_()
 
     @contextmanager
     def replacing(self, places: torch.Tensor, vectors: torch.Tensor) -> Iterator[None]:

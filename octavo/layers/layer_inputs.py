@@ -20,7 +20,11 @@ class LayerInputs(nn.Module):
         super().__init__()
         width = num_layers * size
         self.embed_tokens_per_layer = Embedding(
-            vocab_size, width, scale=size**0.5, tensor_parallel=build.tensor_parallel
+            vocab_size,
+            width,
+            scheme=build.embedding_scheme("embed_tokens_per_layer"),
+            scale=size**0.5,
+            tensor_parallel=build.tensor_parallel,
         )
         self.per_layer_model_projection = build.linear("per_layer_model_projection", hidden_size, width)
         self.per_layer_projection_norm = RMSNorm(size, eps)

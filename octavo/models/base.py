@@ -156,6 +156,7 @@ class DecoderLM(CausalLM):
             Embedding(
                 config.vocab_size,
                 config.hidden_size,
+                scheme=build.at("model").embedding_scheme("embed_tokens"),
                 scale=embedding_scale,
                 given_scale=given_scale,
                 tensor_parallel=build.tensor_parallel,

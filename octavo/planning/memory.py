@@ -133,8 +133,8 @@ def _count_parameters(model: nn.Module) -> int:
 
 
 def _has_weight(layer: LinearWeights) -> bool:
-    """Whether a layer stores a weight; a head may read that of the embedding."""
-    return any(name != "bias" for name, _ in layer.named_parameters())
+    """Whether a layer stores a weight, which a head and its embedding share."""
+    return any(name != "bias" and parameter.numel() > 0 for name, parameter in layer.named_parameters())
 
 
 def _routed_parameters(model: nn.Module) -> RoutedParameters | None:

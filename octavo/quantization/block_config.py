@@ -41,6 +41,9 @@ class GGUFConfig(QuantizationConfig):
     def head_scheme(self, name: str) -> LinearScheme:
         return self.scheme(name)
 
+    def embedding_scheme(self, name: str) -> LinearScheme:
+        return self.scheme(name)
+
 
 @dataclass(frozen=True, slots=True)
 class RoundedConfig(QuantizationConfig):
@@ -48,7 +51,7 @@ class RoundedConfig(QuantizationConfig):
 
     Attributes:
         layers: the scheme of all but the head.
-        head: that of the head, and of an embedding that shares its weight.
+        head: that of the head, and of embeddings where rows can be read from it.
     """
 
     layers: BlockScheme | RoundedScheme | RoundedValues
@@ -66,6 +69,9 @@ class RoundedConfig(QuantizationConfig):
         return self.layers
 
     def head_scheme(self, name: str) -> LinearScheme:
+        return self.head
+
+    def embedding_scheme(self, name: str) -> LinearScheme:
         return self.head
 
 

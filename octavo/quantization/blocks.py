@@ -58,8 +58,9 @@ class BlockScheme(LinearScheme):
 
     def _slot(self, module: LinearWeights, part: WeightPart, view: torch.Tensor) -> WeightSlot:
         if self.format in MADE_AT_LOAD:
-            return replace(part.weight_slot(view), store=quantizer(self.format))
-        return raw_slot(view, self.format, part.shape, part.source, part.order)
+            return replace(part.weight_slot(view), store=quantizer(self.format), row_unit=LANES)
+        slot = raw_slot(view, self.format, part.shape, part.source, part.order)
+        return replace(slot, row_unit=LANES)
 
 
 def raw_slot(

@@ -108,6 +108,10 @@ class QuantizationConfig(ABC):
         """The scheme of the language-model head; plain unless a subclass knows better."""
         return self.plain
 
+    def embedding_scheme(self, name: str) -> LinearScheme:
+        """The scheme of a token embedding, if rows can be read from it; plain unless a subclass knows better."""
+        return self.plain
+
     def common_scheme(self, names: Sequence[str]) -> LinearScheme:
         """The scheme of several layers that are computed as one.
 

@@ -1,7 +1,7 @@
 """Where a checkpoint's tensors go: what a module tells a loader about its parameters."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -25,6 +25,7 @@ class WeightSlot:
         source_slice: the part of the tensor that goes here, per dimension; empty for all of it.
         transform: converts that part, on the view's device, into the view's shape; None converts only the type.
         store: writes what ``transform`` leaves into the view, in a form of its own; None copies it.
+        row_unit: ``store`` makes a row of the view of so many rows of the tensor; 0 if it is not made row by row.
         has_scale: whether the tensor's values mean nothing without a scale, which has a slot of its own.
         raw_type: the type of a GGUF tensor whose rows of bytes go here as they are, ``[out, bytes]`` uint8; empty for
             its values.
@@ -40,6 +41,7 @@ class WeightSlot:
     raw_type: str = ""
     alternatives: tuple[str, ...] = ()
     store: Callable[[torch.Tensor, torch.Tensor], object] | None = None
+    row_unit: int = 0
 
     @property
     def source_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -68,6 +70,21 @@ class WeightSlot:
             return None
         rows = self.source_slice[0] if self.source_slice else None
         return rows if isinstance(rows, slice) else None
+
+    @property
+    def can_split(self) -> bool:
+        """Whether the tensor can arrive in pieces of ``row_unit`` rows, which are stored by themselves."""
+        return self.row_unit > 0 and self.transform is None and not self.source_slice
+
+    def pieces(self, num_rows: int, row_bytes: int, most_bytes: int) -> Iterator[range]:
+        """The rows of each piece of so many bytes at most, or of ``row_unit`` rows if these have more."""
+        step = max(1, most_bytes // (self.row_unit * row_bytes)) * self.row_unit
+        return (range(start, min(start + step, num_rows)) for start in range(0, num_rows, step))
+
+    def piece(self, rows: range) -> "WeightSlot":
+        """The slot of some rows of the tensor, of which the first is a multiple of ``row_unit``."""
+        view = self.view[rows.start // self.row_unit : -(-rows.stop // self.row_unit)]
+        return replace(self, view=view, shapes=((len(rows), *self.source_shapes[0][1:]),))
 
     def takes(self, dtype: torch.dtype, raw_type: str = "") -> bool:
         """Whether a checkpoint's tensor may have a type: values that need scales go where scales are, and no others.

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -13,10 +14,12 @@ from octavo import LLM, SamplingParams
 from octavo.errors import ConfigError
 from octavo.kernels.blocks import round_inputs
 from octavo.layers.build import Build
+from octavo.layers.embedding import Embedding
 from octavo.layers.linear import Linear, PartedLinear
+from octavo.parallel import ONE_DEVICE, TensorParallel
 from octavo.platforms.cpu import CpuPlatform
 from octavo.platforms.native import native_kernels
-from octavo.quantization.block_config import parse_gguf
+from octavo.quantization.block_config import parse_gguf, round_to_int4
 from octavo.quantization.blocks import BlockScheme
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.scheme import PlainScheme
@@ -92,6 +95,36 @@ def test_slots_take_tensors_of_their_type_alone() -> None:
     (_, slot), *_ = layer.weight_slots("attn.q_proj")
     assert slot.takes(torch.float32, "Q4_0")
     assert not slot.takes(torch.float32, "Q8_0") and not slot.takes(torch.float32), "an update from another file"
+
+
+@needs_kernels
+@pytest.mark.parametrize("rank", [None, 0, 1])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_K", "Q6_K"])
+def test_an_embedding_stays_as_in_the_file(kind: str, rank: int | None) -> None:
+    number = GGMLQuantizationType[kind]
+    size, num_bytes = gguf.GGML_QUANT_SIZES[number]
+    raw = np.random.default_rng(0).integers(0, 60, (72, 256 // size * num_bytes), np.uint8)
+    build = Build(parse_gguf({"types": {"model.embed_tokens": kind}}, OPTIONS)).at("model")
+    tensor_parallel = ONE_DEVICE if rank is None else TensorParallel(rank, 2)
+    embedding = Embedding(72, 256, scheme=build.embedding_scheme("embed_tokens"), tensor_parallel=tensor_parallel)
+    slots = dict(embedding.weight_slots("embed_tokens"))
+    slots["embed_tokens.weight"].fill(torch.from_numpy(raw))
+    embedding.finish_weights()
+    tokens = embedding.part.source[0] if rank is not None else slice(0, 72)
+    wanted = torch.from_numpy(quants.dequantize(raw, number))[tokens]
+    index = torch.randint(len(wanted), (40,), generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(embedding._rows(index), wanted[index], rtol=1e-6, atol=0)
+    assert embedding.weight.nbytes < 1.2 * raw.nbytes, "no second copy"
+    memory = embedding.weight.data_ptr()
+    assert dict(embedding.weight_slots("embed_tokens"))["embed_tokens.weight"].view.data_ptr() == memory, "updates"
+
+
+def test_only_embeddings_whose_rows_can_be_read_are_rounded() -> None:
+    for_cpu = round_to_int4(OPTIONS).embedding_scheme("model.embed_tokens")
+    assert Embedding(64, 64, scheme=for_cpu).scheme == BlockScheme("int8")
+    for_gpu = round_to_int4(SchemeOptions(has_groups=True)).embedding_scheme("model.embed_tokens")
+    assert isinstance(Embedding(64, 256, scheme=for_gpu).scheme, PlainScheme)
+    assert isinstance(Embedding(64, 48, scheme=for_cpu).scheme, PlainScheme), "48 is no multiple of 32"
 
 
 def test_devices_without_kernels_dequantise() -> None:

@@ -47,10 +47,11 @@ class GenericForCausalLM(CausalLM):
         base, embeddings, head = whole.base_model, whole.get_input_embeddings(), whole.get_output_embeddings()
         _check_parts(config, whole, base, head)
         division = division_of(whole.config, config.architecture, traced, build.tensor_parallel)
-        embedding = make_embedding(embeddings, build.tensor_parallel)
+        names = {module: name for name, module in whole.named_modules()}
+        stored = build.quantization.embedding_scheme(names[embeddings])
+        embedding = make_embedding(embeddings, stored, build.tensor_parallel)
         if embedding is None:
             raise not_served(config.architecture, "its token embedding is of a kind of its own")
-        names = {module: name for name, module in whole.named_modules()}
         prefix, head_name, embedding_name = names[base], names[head], names[embeddings]
         self.checkpoint_names = {"model.": f"{prefix}.", "lm_head.": f"{head_name}."}  # type: ignore[misc]
         self.conversion = CheckpointConversion(whole)

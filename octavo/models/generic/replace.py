@@ -13,6 +13,7 @@ from octavo.models.generic.division import Division
 from octavo.models.generic.experts import TokenExperts, gate_of_experts
 from octavo.models.generic.linears import SharedGemm, SharedLinear, TokenLinear, TokenMLP
 from octavo.parallel import TensorParallel
+from octavo.quantization.scheme import LinearScheme
 
 _EPSILONS = ("variance_epsilon", "eps", "norm_eps")
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
@@ -26,14 +27,19 @@ class TokenEmbedding(Embedding):
         return super().forward(token_ids.view(-1)).view(*token_ids.shape, -1)
 
 
-def make_embedding(module: nn.Module, tensor_parallel: TensorParallel) -> TokenEmbedding | None:
-    """Octavo's embedding for the library's; None if it does more than look up vectors and scale them."""
+def make_embedding(module: nn.Module, scheme: LinearScheme, tensor_parallel: TensorParallel) -> TokenEmbedding | None:
+    """Octavo's embedding for the library's; None if it does more than look up vectors and scale them.
+
+    Args:
+        scheme: see :class:`Embedding`.
+    """
     scale = embedding_scale(module) if isinstance(module, nn.Embedding) else None
     if not isinstance(module, nn.Embedding) or scale is None:
         return None
     return TokenEmbedding(
         module.num_embeddings,
         module.embedding_dim,
+        scheme=scheme,
         scale=None if scale == 1.0 else scale,
         tensor_parallel=tensor_parallel,
     )

@@ -20,6 +20,10 @@ class TensorArrival:
     A single slot that takes the values as they are is written directly. Otherwise the tensor stays on the slots' device
     until its last part is there, and is converted there.
 
+    Attributes:
+        is_direct: whether the slot is written directly.
+        can_take: whether the tensor can be stored from the host's memory, wherever it is there; see :meth:`take`.
+
     Args:
         shape, dtype: of the tensor in the checkpoint.
     """
@@ -29,11 +33,12 @@ class TensorArrival:
         self._shape = shape
         self._lock = threading.Lock()
         self._num_missing = math.prod(shape)
-        self._is_direct = len(slots) == 1 and slots[0].is_direct
         view = slots[0].view
-        self._values = view.view(-1) if self._is_direct else None
+        self.is_direct = len(slots) == 1 and slots[0].is_direct
+        self.can_take = len(slots) == 1 and slots[0].can_split and runtime_of(view.device).is_host
+        self._values = view.view(-1) if self.is_direct else None
         self.device = view.device
-        self.dtype = view.dtype if self._is_direct else dtype
+        self.dtype = view.dtype if self.is_direct else dtype
 
     def part(self, start: int, count: int) -> torch.Tensor:
         """The memory for ``count`` elements from ``start`` on, ``[count]`` of :attr:`dtype`, contiguous."""
@@ -44,12 +49,16 @@ class TensorArrival:
                 self._values = make(math.prod(self._shape), dtype=self.dtype)
             return self._values[start : start + count]
 
+    def take(self, values: torch.Tensor) -> None:
+        """Store the whole tensor, ``[N]`` of its type, on the calling thread; several threads may do so at a time."""
+        self._slots[0].fill(values.view(self._shape))
+
     def arrived(self, count: int) -> None:
         """Note that ``count`` more elements are stored, or their copy is queued on the current stream."""
         with self._lock:
             self._num_missing -= count
             is_whole = self._num_missing == 0
-        if is_whole and not self._is_direct and self._values is not None:
+        if is_whole and not self.is_direct and self._values is not None:
             whole, self._values = self._values.view(self._shape), None
             with _conversion:
                 for slot in self._slots:

@@ -17,7 +17,7 @@ from octavo.models.loading.arrival import TensorArrival
 from octavo.models.loading.dequantize import SUPPORTED, dequantize
 from octavo.models.loading.files import read, read_into
 from octavo.models.loading.staging import Staging
-from octavo.platforms import available_cores, runtime_of
+from octavo.platforms import available_cores
 from octavo.quantization.slot import Slots, WeightSlot
 from octavo.tokenization.gguf_file import GGUFFile, GGUFTensor
 
@@ -39,31 +39,37 @@ class _Loadable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _RawTensor:
-    """A tensor whose bytes go to their slots as they are."""
+class _RawRows:
+    """Rows of a tensor whose bytes go to slots as they are; all of its rows if they are reordered."""
 
     path: Path
     tensor: GGUFTensor
+    rows: range
     slots: Sequence[WeightSlot]
     change: GGUFConversion
 
     @torch.inference_mode()
     def load(self, staging: Staging) -> int:
         """Read and store; returns the number of elements."""
-        runtime = runtime_of(self.slots[0].view.device)
-        raw = runtime.empty_host(self.tensor.num_rows, self.tensor.num_bytes // self.tensor.num_rows, dtype=torch.uint8)
-        read_into(self.path, self.tensor.offset, raw.numpy())
-        if self.change.permuted_heads:
-            shape = (self.tensor.num_rows, raw.shape[1])
-            raw = _unpermuted(raw, shape, self.change.permuted_heads).reshape(shape)
-        for slot in self.slots:
-            slot.fill(raw)
-        return math.prod(self.tensor.shape)
+        row_bytes = self.tensor.num_bytes // self.tensor.num_rows
+        num_bytes = len(self.rows) * row_bytes
+        with staging.lend_host(num_bytes) as memory:
+            raw = memory.view(len(self.rows), row_bytes)
+            read_into(self.path, self.tensor.offset + self.rows.start * row_bytes, raw.numpy())
+            if self.change.permuted_heads:
+                raw = _unpermuted(raw, (len(raw), row_bytes), self.change.permuted_heads).reshape(raw.shape)
+            for slot in self.slots:
+                slot.fill(raw)
+        return len(self.rows) * (math.prod(self.tensor.shape) // self.tensor.num_rows)
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Whole rows of a tensor: their place in the file, and in the tensor that arrives."""
+    """Whole rows of a tensor: their place in the file, and in the tensor that arrives.
+
+    Attributes:
+        is_taken: whether they are all that arrives, and are stored from where they are dequantised.
+    """
 
     path: Path
     tensor: GGUFTensor
@@ -71,6 +77,7 @@ class _Piece:
     first_row: int
     num_rows: int
     change: GGUFConversion
+    is_taken: bool = False
 
     @torch.inference_mode()
     def load(self, staging: Staging) -> int:
@@ -79,6 +86,10 @@ class _Piece:
         row_size = math.prod(self.tensor.shape) // self.tensor.num_rows
         count = self.num_rows * row_size
         rows = read(self.path, self.tensor.offset + self.first_row * row_bytes, self.num_rows * row_bytes)
+        if self.is_taken:
+            values = dequantize(rows.reshape(self.num_rows, -1), self.tensor)
+            self.arrival.take((values.float() - self.change.offset if self.change.offset else values).flatten())
+            return count
         with staging.in_order():
             destination = self.arrival.part(self.first_row * row_size, count).view(self.num_rows, row_size)
         is_changed = bool(self.change.offset or self.change.permuted_heads)
@@ -154,7 +165,7 @@ class GGUFCheckpoint:
         pieces = self._pieces(slots)
         num_threads = min(available_cores(), _MAX_THREADS)
         device = next(iter(slots.values()))[0].view.device
-        staging = Staging(device, 2 * num_threads, _BUFFER_BYTES)
+        staging = Staging(device, num_threads, _BUFFER_BYTES)
         with ThreadPoolExecutor(num_threads) as pool:
             while batch := list(islice(pieces, _BATCH * num_threads)):
                 yield from pool.map(lambda piece: piece.load(staging), batch)
@@ -167,9 +178,9 @@ class GGUFCheckpoint:
                 raw = [slot for slot in slots[name] if slot.raw_type]
                 others = [slot for slot in slots[name] if not slot.raw_type]
                 if raw:
-                    yield _RawTensor(self.path, tensor, raw, change)
+                    yield from _split_raw(self.path, tensor, raw, change)
                 if others:
-                    yield from _split(self.path, tensor, TensorArrival(others, tensor.shape, torch.float32), change)
+                    yield from _split(self.path, tensor, others, change)
 
 
 def _unstacked(name: str, tensor: GGUFTensor, count: int | None) -> Iterator[tuple[str, GGUFTensor]]:
@@ -183,8 +194,26 @@ def _unstacked(name: str, tensor: GGUFTensor, count: int | None) -> Iterator[tup
         yield name.replace(EACH, str(index)), own
 
 
-def _split(path: Path, tensor: GGUFTensor, arrival: TensorArrival, change: GGUFConversion) -> Iterator[_Piece]:
+def _split_raw(
+    path: Path, tensor: GGUFTensor, slots: Sequence[WeightSlot], change: GGUFConversion
+) -> Iterator[_RawRows]:
+    """Split a tensor into pieces that fit a buffer, if it can be; threads store them side by side."""
+    rows = range(tensor.num_rows)
+    if change.permuted_heads or len(slots) > 1 or not slots[0].can_split:
+        yield _RawRows(path, tensor, rows, slots, change)
+        return
+    for piece in slots[0].pieces(tensor.num_rows, tensor.num_bytes // tensor.num_rows, _BUFFER_BYTES):
+        yield _RawRows(path, tensor, piece, [slots[0].piece(piece)], change)
+
+
+def _split(path: Path, tensor: GGUFTensor, slots: Sequence[WeightSlot], change: GGUFConversion) -> Iterator[_Piece]:
     """Split a tensor into pieces of whole rows, or whole heads if rows are permuted; a vector is one row."""
+    arrival = TensorArrival(slots, tensor.shape, torch.float32)
+    if arrival.can_take and not change.permuted_heads:
+        for rows in slots[0].pieces(tensor.num_rows, tensor.shape[-1], _PIECE):
+            part = TensorArrival([slots[0].piece(rows)], (len(rows), tensor.shape[-1]), torch.float32)
+            yield _Piece(path, tensor, part, rows.start, len(rows), change, is_taken=True)
+        return
     step = max(1, _PIECE // tensor.shape[-1])
     if change.permuted_heads:
         head_dim = tensor.shape[0] // change.permuted_heads

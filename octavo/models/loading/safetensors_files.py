@@ -14,7 +14,7 @@ from octavo.models.loading.arrival import TensorArrival
 from octavo.models.loading.files import in_natural_order, read_into
 from octavo.models.loading.safetensors_header import SafetensorsEntry, read_header
 from octavo.models.loading.staging import Staging
-from octavo.platforms import available_cores
+from octavo.platforms import available_cores, runtime_of
 from octavo.quantization.slot import Slots, WeightSlot
 
 _SINGLE = "model.safetensors"
@@ -27,13 +27,18 @@ CHUNK_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A tensor or a part of one: its place in a chunk, and in the tensor that arrives (first element and count)."""
+    """A tensor or a part of one: its place in a chunk, and in the tensor that arrives (first element and count).
+
+    Attributes:
+        is_taken: whether it is a whole tensor that is stored from where it was read.
+    """
 
     start: int
     dtype: torch.dtype
     arrival: TensorArrival
     first: int
     count: int
+    is_taken: bool
 
     @property
     def num_bytes(self) -> int:
@@ -84,33 +89,53 @@ class SafetensorsCheckpoint:
 
     def copy_into(self, slots: Slots) -> Iterator[int]:
         """See :meth:`Checkpoint.copy_into`. Slots are on one device."""
-        needed = [_needed(tensor, slots[name]) for name, tensor in self._tensors.items() if name in slots]
+        needed = [
+            part for name, tensor in self._tensors.items() if name in slots for part in _needed(tensor, slots[name])
+        ]
         wanted = [(tensor, TensorArrival(places, tensor.shape, tensor.dtype)) for tensor, places in needed]
         if not wanted:
             return
         num_threads = min(available_cores(), MAX_THREADS)
-        # Twice as many buffers as threads: one is filled while the previous one's contents are copied.
-        staging = Staging(wanted[0][1].device, 2 * num_threads, CHUNK_BYTES)
+        staging = Staging(wanted[0][1].device, num_threads, CHUNK_BYTES)
         with ThreadPoolExecutor(num_threads) as pool:
             yield from pool.map(partial(_load, staging), list(_chunks(wanted)))
         staging.finish()
 
 
-def _needed(tensor: SafetensorsEntry, slots: tuple[WeightSlot, ...]) -> tuple[SafetensorsEntry, tuple[WeightSlot, ...]]:
-    """The part of a tensor to read, and its slots: of a tensor whose only slot takes some rows, no others are read."""
-    rows = slots[0].whole_rows if len(slots) == 1 else None
-    if rows is None:
-        return tensor, slots
-    row_bytes = tensor.num_bytes // tensor.shape[0]
-    shape = (rows.stop - rows.start, *tensor.shape[1:])
-    return replace(tensor, shape=shape, offset=tensor.offset + rows.start * row_bytes), (WeightSlot(slots[0].view),)
+def _needed(
+    tensor: SafetensorsEntry, slots: tuple[WeightSlot, ...]
+) -> Iterator[tuple[SafetensorsEntry, tuple[WeightSlot, ...]]]:
+    """The parts of a tensor to read, and their slots.
+
+    Of a tensor whose only slot takes some rows, no others are read. One that can be stored in pieces has several parts.
+    """
+    slot = slots[0]
+    rows = slot.whole_rows if len(slots) == 1 else None
+    if rows is not None:
+        yield _rows_of(tensor, range(rows.start, rows.stop)), (WeightSlot(slot.view),)
+    elif len(slots) == 1 and slot.can_split and runtime_of(slot.view.device).is_host:
+        for piece in slot.pieces(tensor.shape[0], tensor.num_bytes // tensor.shape[0], CHUNK_BYTES):
+            yield _rows_of(tensor, piece), (slot.piece(piece),)
+    else:
+        yield tensor, slots
+
+
+def _rows_of(tensor: SafetensorsEntry, rows: range) -> SafetensorsEntry:
+    offset = tensor.offset + rows.start * (tensor.num_bytes // tensor.shape[0])
+    return replace(tensor, shape=(len(rows), *tensor.shape[1:]), offset=offset)
 
 
 def _chunks(wanted: list[tuple[SafetensorsEntry, TensorArrival]]) -> Iterator[_FileRange]:
-    """Split tensors, given in file order, into chunks; small adjacent tensors share one."""
+    """Split tensors, given in file order, into chunks; small adjacent tensors share one.
+
+    A tensor that a buffer can be stored from lies in one chunk if it fits.
+    """
     chunk: _FileRange | None = None
     for tensor, arrival in wanted:
         itemsize, done = tensor.dtype.itemsize, 0
+        if chunk is not None and arrival.can_take and chunk.num_bytes + tensor.num_bytes > CHUNK_BYTES:
+            yield chunk
+            chunk = None
         while done < tensor.num_bytes:
             offset = tensor.offset + done
             if chunk is not None and not _follows(chunk, tensor.path, offset, itemsize):
@@ -120,7 +145,8 @@ def _chunks(wanted: list[tuple[SafetensorsEntry, TensorArrival]]) -> Iterator[_F
                 chunk = _FileRange(tensor.path, offset, [])
             start = offset - chunk.offset
             size = min(tensor.num_bytes - done, (CHUNK_BYTES - start) // itemsize * itemsize)
-            chunk.parts.append(_Part(start, tensor.dtype, arrival, done // itemsize, size // itemsize))
+            is_taken = arrival.can_take and size == tensor.num_bytes
+            chunk.parts.append(_Part(start, tensor.dtype, arrival, done // itemsize, size // itemsize, is_taken))
             done += size
     if chunk is not None:
         yield chunk
@@ -135,7 +161,7 @@ def _follows(chunk: _FileRange, path: Path, offset: int, itemsize: int) -> bool:
 @torch.inference_mode()
 def _load(staging: Staging, chunk: _FileRange) -> int:
     """Read a chunk and send its parts; returns the number of elements."""
-    if staging.is_host and all(part.dtype is part.arrival.dtype for part in chunk.parts):
+    if staging.is_host and all(part.dtype is part.arrival.dtype and not part.is_taken for part in chunk.parts):
         for part in chunk.parts:
             memory = part.arrival.part(part.first, part.count).view(torch.uint8)
             read_into(chunk.path, chunk.offset + part.start, memory.numpy())
@@ -145,6 +171,9 @@ def _load(staging: Staging, chunk: _FileRange) -> int:
             read_into(chunk.path, chunk.offset, memory[: chunk.num_bytes].numpy())
             for part in chunk.parts:
                 values = memory[part.start : part.start + part.num_bytes].view(part.dtype)
+                if part.is_taken:
+                    part.arrival.take(values)
+                    continue
                 staging.send(values, part.arrival.part(part.first, part.count))
                 part.arrival.arrived(part.count)
     return sum(part.count for part in chunk.parts)

@@ -32,17 +32,19 @@ class Staging:
         is_host: whether the device's tensors are in host memory, so that values can be written there without a buffer.
 
     Args:
-        num_buffers: number of buffers that can be in use at a time.
+        num_threads: threads that use buffers.
         buffer_bytes: size of each buffer.
     """
 
-    def __init__(self, device: torch.device, num_buffers: int, buffer_bytes: int) -> None:
-        runtime = runtime_of(device)
+    def __init__(self, device: torch.device, num_threads: int, buffer_bytes: int) -> None:
+        self._runtime = runtime = runtime_of(device)
         self.is_host = runtime.is_host
         self.buffer_bytes = buffer_bytes
         self._device = device
         self._stream = runtime.side_stream()
         self._free: queue.SimpleQueue[_Buffer] = queue.SimpleQueue()
+        # Where copies are asynchronous, one buffer is filled while the previous one's contents are copied.
+        num_buffers = num_threads if self.is_host else 2 * num_threads
         for row in runtime.empty_host(num_buffers, buffer_bytes, dtype=torch.uint8):
             self._free.put(_Buffer(row, runtime.new_event()))
 
@@ -57,6 +59,15 @@ class Staging:
                 buffer.event.record()
         finally:
             self._free.put(buffer)
+
+    @contextmanager
+    def lend_host(self, num_bytes: int) -> Iterator[torch.Tensor]:
+        """Lend host memory, ``[num_bytes]`` uint8, that nothing is sent from: a buffer, or more than one holds."""
+        if num_bytes <= self.buffer_bytes:
+            with self.lend() as memory:
+                yield memory[:num_bytes]
+        else:
+            yield self._runtime.empty_host(num_bytes, dtype=torch.uint8)
 
     def in_order(self) -> AbstractContextManager[object]:
         """A context whose device work comes after all copies that are queued before it."""

@@ -16,6 +16,7 @@ from octavo.hub.config_file import parse_config
 from octavo.layers.build import Build
 from octavo.layers.weights import collect_slots
 from octavo.models.registry import build_model
+from octavo.quantization.config import QuantizationConfig, Unquantized
 from octavo.quantization.slot import Slots
 
 SIZES = {
@@ -65,21 +66,23 @@ class Tiny:
             )
 
 
-def tiny(family: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Tiny:
+def tiny(
+    family: str, dtype: torch.dtype = torch.float32, quantization: QuantizationConfig | None = None, **changes: Any
+) -> Tiny:
     """A model without weights yet, on a GPU if there is one, and float32 weights to put into files."""
     config = parse_config({**SIZES, **FAMILIES[family], **changes})
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         with DEVICE:
-            model = build_model(config, Build(), 64)
+            model = build_model(config, Build(quantization or Unquantized()), 64)
     finally:
         torch.set_default_dtype(before)
     slots = collect_slots(model)
     for (slot,) in slots.values():
-        slot.view.fill_(float("nan"))
+        slot.view.fill_(float("nan") if slot.view.is_floating_point() else 0)
     generator = torch.Generator().manual_seed(7)
-    weights = {name: torch.randn(slot.view.shape, generator=generator) for name, (slot,) in slots.items()}
+    weights = {name: torch.randn(slot.source_shapes[0], generator=generator) for name, (slot,) in slots.items()}
     return Tiny(model, config, slots, weights)
 
 
