@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from octavo.bench.ceilings import call_seconds
+from octavo.config.settings import DeviceSettings
 from octavo.kernels.dispatch import compile_together
 from octavo.kernels.experts import ExpertWeights
 from octavo.kernels.packed_experts import PackedExperts, PackedMatrices, PlainPackedExperts, dequantize_expert
@@ -80,7 +81,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=110.0, help="stop before the next case after so many")
     given = parser.parse_args()
     platform = select_platform("auto")
-    platform.prepare(None)
+    platform.prepare(DeviceSettings())
     bind_kernels(platform)
     start, has_failed = time.perf_counter(), False
     print(platform.describe(), flush=True)

@@ -115,6 +115,16 @@ PyObject* py_set_num_threads(PyObject*, PyObject* const* values, Py_ssize_t coun
     Py_RETURN_NONE;
 }
 
+PyObject* py_bind_threads(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    const auto* cpus = arguments.address<const int32_t>();
+    const int64_t num_cpus = arguments.integer();
+    const bool one_each = arguments.integer() != 0;
+    if (!arguments.are_right()) return nullptr;
+    bind_threads(std::vector<int>(cpus, cpus + num_cpus), one_each);
+    Py_RETURN_NONE;
+}
+
 PyObject* py_num_threads(PyObject*, PyObject* const* values, Py_ssize_t count) {
     return Arguments(values, count).are_right() ? PyLong_FromLong(num_threads()) : nullptr;
 }
@@ -858,7 +868,8 @@ PyObject* py_experts(PyObject*, PyObject* const* values, Py_ssize_t count) {
 #define OCTAVO_METHOD(name) {#name, reinterpret_cast<PyCFunction>(py_##name), METH_FASTCALL, nullptr}
 
 PyMethodDef g_methods[] = {
-    OCTAVO_METHOD(set_num_threads), OCTAVO_METHOD(num_threads), OCTAVO_METHOD(start_tape), OCTAVO_METHOD(end_tape),
+    OCTAVO_METHOD(set_num_threads), OCTAVO_METHOD(num_threads), OCTAVO_METHOD(bind_threads), OCTAVO_METHOD(start_tape),
+    OCTAVO_METHOD(end_tape),
     OCTAVO_METHOD(replay), OCTAVO_METHOD(packed_bytes), OCTAVO_METHOD(quantize), OCTAVO_METHOD(pack),
     OCTAVO_METHOD(gather_packed), OCTAVO_METHOD(linear), OCTAVO_METHOD(combine), OCTAVO_METHOD(rms_norm),
     OCTAVO_METHOD(head_linear),

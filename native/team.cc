@@ -1,5 +1,6 @@
 #include "team.h"
 
+#include "binding.h"
 #include "read_ahead.h"
 
 #include <pthread.h>
@@ -12,6 +13,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -35,6 +37,7 @@ constexpr std::chrono::microseconds kNotable{300};  // shorter runs say nothing 
 constexpr int kRunsAlone = 8, kMaxRunsAlone = 256;
 
 int g_num_threads = 1;  // changes only between runs: operations read it to divide their work
+Binding& g_binding = *new Binding;  // changes only while there are no workers
 
 class Team {
    public:
@@ -45,19 +48,23 @@ class Team {
         std::lock_guard<std::mutex> one_run(runs_);
         if (num_threads == g_num_threads) return;
         g_num_threads = num_threads;
-        {
-            std::lock_guard<std::mutex> lock(mutex_);
-            is_stopping_ = true;
-        }
-        wake_.notify_all();
-        for (std::thread& worker : workers_) worker.join();
-        workers_.clear();
-        is_stopping_ = false;
+        stop_workers();
+    }
+
+    void bind(Binding binding) {
+        std::lock_guard<std::mutex> one_run(runs_);
+        if (binding == g_binding) return;
+        stop_workers();
+        g_binding = std::move(binding);
     }
 
     void run(const Operation* operations, size_t count, bool repeat) {
         std::lock_guard<std::mutex> one_run(runs_);
-        while ((int)workers_.size() + 1 < g_num_threads) workers_.emplace_back([this] { work(); });
+        while ((int)workers_.size() + 1 < g_num_threads)
+            workers_.emplace_back([this, number = (int)workers_.size() + 1] {
+                g_binding.apply(number);
+                work();
+            });
         if (workers_.empty() || num_runs_alone_ > 0) {
             if (num_runs_alone_ > 0) --num_runs_alone_;
             run_alone(operations, count);
@@ -79,6 +86,17 @@ class Team {
 
    private:
     using Clock = std::chrono::steady_clock;
+
+    void stop_workers() {
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            is_stopping_ = true;
+        }
+        wake_.notify_all();
+        for (std::thread& worker : workers_) worker.join();
+        workers_.clear();
+        is_stopping_ = false;
+    }
 
     static void run_alone(const Operation* operations, size_t count) {
         for (size_t i = 0; i < count; ++i) {
@@ -204,6 +222,8 @@ const int g_at_fork = pthread_atfork(nullptr, nullptr, [] { g_team = new Team; }
 void set_num_threads(int num_threads) { g_team->resize(num_threads); }
 
 int num_threads() { return g_num_threads; }
+
+void bind_threads(std::vector<int> cpus, bool one_each) { g_team->bind({std::move(cpus), one_each}); }
 
 unsigned char* scratch() { return g_scratch; }
 

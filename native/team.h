@@ -51,6 +51,10 @@ using Tape = std::vector<Operation>;
 void set_num_threads(int num_threads);
 int num_threads();
 
+// CPUs that the team's own threads may run on from now on: any of them, or one for each thread, where the first is that
+// of the calling thread, which is left alone. None: those that their creator may use. Does nothing but on Linux.
+void bind_threads(std::vector<int> cpus, bool one_each);
+
 // Runs operations in order on the team and the calling thread; returns when all are complete. Calls from several
 // threads run one after another. Operations that repeat are likely to be the next ones that run, too.
 void run(const Operation* operations, size_t count, bool repeat = false);

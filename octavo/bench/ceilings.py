@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 
 from octavo.bench.limits import Ceilings
+from octavo.config.settings import DeviceSettings
 from octavo.platforms import DeviceRuntime, Platform, runtime_of, select_platform
 
 _READ_BYTES = 4 << 30
@@ -63,7 +64,7 @@ def main() -> None:
     parser.add_argument("--num-threads", type=int)
     given = parser.parse_args()
     platform = select_platform(given.device)
-    with platform.prepare(given.num_threads):
+    with platform.prepare(DeviceSettings(num_threads=given.num_threads)):
         ceilings = measure_ceilings(platform, getattr(torch, given.dtype))
     print(
         json.dumps(

@@ -11,6 +11,7 @@ from octavo.cli.bench_report import check_counts, describe_environment, write_js
 from octavo.cli.parser import Parser
 from octavo.cli.values import parse_count, split_numbers
 from octavo.config import EngineConfig
+from octavo.config.settings import DeviceSettings
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -74,7 +75,7 @@ def _measure(given: argparse.Namespace, path: str, batches: Sequence[int]) -> di
     from octavo.platforms import runtime_of, select_platform
 
     platform = select_platform(given.device)
-    host_threads = platform.prepare(None)
+    host_threads = platform.prepare(DeviceSettings())
     bind_kernels(platform)
     dtype: torch.dtype = getattr(torch, config.dtype if given.dtype == "auto" else given.dtype)
     with host_threads:

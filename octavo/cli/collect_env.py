@@ -13,6 +13,7 @@ from pathlib import Path
 
 from octavo import __version__
 from octavo.cli.parser import Parser
+from octavo.errors import OctavoError
 
 _PACKAGES = (
     *("torch", "triton", "transformers", "tokenizers", "safetensors", "huggingface_hub", "gguf", "numpy", "msgspec"),
@@ -22,7 +23,19 @@ _CPU_FLAGS = (
     *("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
     *("avx_vnni", "amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "bf16", "i8mm", "sve", "sve2"),
 )
-_VARIABLE_PREFIXES = ("OCTAVO_", "CUDA_", "NVIDIA_", "NCCL_", "TORCH", "PYTORCH_", "TRITON_", "OMP_", "MKL_", "KMP_")
+_VARIABLE_PREFIXES = (
+    "OCTAVO_",
+    "VLLM_",
+    "CUDA_",
+    "NVIDIA_",
+    "NCCL_",
+    "TORCH",
+    "PYTORCH_",
+    "TRITON_",
+    "OMP_",
+    "MKL_",
+    "KMP_",
+)
 _VARIABLES = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
 _SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "CREDENTIAL", "AUTH")
 
@@ -72,6 +85,7 @@ def machine() -> dict[str, str]:
     return {
         "cpu": model,
         "cores": f"{usable} usable of {os.cpu_count()}, {psutil.cpu_count(logical=False)} physical",
+        **_threads(),
         "cpu features": " ".join(flag for flag in _CPU_FLAGS if flag in flags) or "unknown",
         "memory": f"{memory.total / 2**30:.1f} GiB, {memory.available / 2**30:.1f} GiB available",
         "shared memory": _free_space("/dev/shm"),
@@ -126,6 +140,28 @@ def _cpu() -> tuple[str, frozenset[str]]:
     fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
     flags = fields.get("flags", fields.get("Features", ""))
     return fields.get("model name", platform.machine()), frozenset(flags.split())
+
+
+def _threads() -> dict[str, str]:
+    """The cores that this process may use, and where it would compute on them by the environment's settings."""
+    if importlib.util.find_spec("torch") is None:
+        return {}
+    from octavo.config.environment import settings_from_environment
+    from octavo.config.settings import DeviceSettings
+    from octavo.platforms import place_threads, this_process
+
+    topology = this_process()
+    quota = "no limit" if topology.quota is None else f"{topology.quota:g} CPUs"
+    try:
+        placement = str(
+            place_threads(DeviceSettings(**settings_from_environment(DeviceSettings.__struct_fields__)), topology)
+        )
+    except OctavoError as error:
+        placement = str(error)
+    return {
+        "usable cores": f"{len(topology.cores)} physical, {len(topology.nodes)} NUMA node(s), quota: {quota}",
+        "threads": placement,
+    }
 
 
 def _free_space(path: str) -> str:

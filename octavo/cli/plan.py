@@ -95,7 +95,7 @@ def make(
     model = None if gpu is None else GPU_MODELS[gpu]
     num_bytes = model.num_bytes if model is not None and device_memory is None else device_memory
     platform = select_platform(config.device.device) if num_bytes is None else ImaginedGpu(num_bytes, model)
-    with platform.prepare(config.device.num_threads):
+    with platform.prepare(config.device):
         plan = make_plan(config, model_config, platform, platform.read_bandwidth())
     refusal = None
     try:

@@ -40,6 +40,8 @@ _READ: dict[str, tuple[Callable[[str], Any], Any]] = {
     "VLLM_CONFIGURE_LOGGING": (read_bool, True),
     "VLLM_CONFIG_ROOT": (str, str(_CONFIGS / "vllm")),
     "VLLM_CPU_KVCACHE_SPACE": (int, None),
+    "VLLM_CPU_NUM_OF_RESERVED_CPU": (int, None),
+    "VLLM_CPU_OMP_THREADS_BIND": (str, "auto"),
     "VLLM_ENABLE_RESPONSES_API_STORE": (read_bool, _SERVER.response_store_count > 0),
     "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": (int, int(_SCHEDULER.step_timeout)),
     "VLLM_HOST_IP": (str, ""),

@@ -67,6 +67,12 @@ VLLM_VARIABLES: dict[str, VllmVariable] = {
     "VLLM_LOGGING_LEVEL": VllmVariable("log_level", _level, "least severity to log"),
     "VLLM_LOG_STATS_INTERVAL": VllmVariable("log_stats_interval", float, "seconds between lines of figures"),
     "VLLM_CPU_KVCACHE_SPACE": VllmVariable("cpu_cache_memory_bytes", _gibibytes, "GiB for the cache, on a CPU"),
+    "VLLM_CPU_OMP_THREADS_BIND": VllmVariable(
+        "cpu_threads_bind", str, "CPUs of computing threads: `auto`, `nobind`, or lists such as `0-31|32-63`"
+    ),
+    "VLLM_CPU_NUM_OF_RESERVED_CPU": VllmVariable(
+        "cpu_reserved_cores", int, "cores of each process that computing threads leave to others"
+    ),
     "VLLM_CACHE_ROOT": VllmVariable("cache_root", str, "folder of compiled kernels"),
     "VLLM_ALLOW_LONG_MAX_MODEL_LEN": VllmVariable(
         "allow_long_max_model_len", read_bool, "1 lets max_model_len exceed what the model was made for"

@@ -198,7 +198,16 @@ class DeviceSettings(msgspec.Struct, kw_only=True):
     deterministic: bool = False
     """Use GPU kernels whose results for a request do not depend on the rest of the batch, bit for bit."""
     num_threads: PositiveInt | None = None
-    """Number of CPU threads for computation; default is one per available core."""
+    """Number of CPU threads for computation; default is one per core that the process may use, as cpu_threads_bind
+    says."""
+    cpu_threads_bind: str = "auto"
+    """CPUs of the threads that compute on a CPU. auto takes one hardware thread of each core, and where several
+    processes compute, gives each one NUMA node's cores; nobind leaves threads to the system, and their number to
+    OMP_NUM_THREADS if that is set; a list such as 0-31, or 0-31|32-63 for two processes, has one thread on each CPU
+    named."""
+    cpu_reserved_cores: Annotated[int, Meta(ge=0)] | None = None
+    """Cores of each process that cpu_threads_bind auto leaves to other threads; default is 1 where several processes
+    have more than two cores each, else 0."""
     cache_root: str | None = None
     """Folder of what a start leaves for the next one: kernels compiled for this machine's GPU. Default is octavo in
     $XDG_CACHE_HOME or ~/.cache, or, for the kernels, the folder that TRITON_CACHE_DIR names. It may be deleted at any

@@ -45,6 +45,7 @@ class EngineCore:
     Args:
         phases: times the startup; may contain earlier phases.
         measures_limit: determine ``EngineInfo.decode_limit``, which on a CPU needs a measurement.
+        owns_process: nothing but the engine runs in this process.
         state: state to start in: a sleeping engine loads nothing; if updated weights are lost, it has no weights.
 
     Raises:
@@ -58,6 +59,7 @@ class EngineCore:
         *,
         measures_limit: bool = False,
         state: EngineState = AS_CONFIGURED,
+        owns_process: bool = False,
     ) -> None:
         phases = phases or PhaseTimer(logger)
         with phases.phase("configuration"):
@@ -71,7 +73,9 @@ class EngineCore:
         self.weights = state.weights
         self.sleep_level, self.fault = state.sleep_level, ""
         folder = None if self.weights is None else self.weights.folder
-        executor = self.executor = make_executor(settings, source, config, plan, platform, phases, folder)
+        executor = self.executor = make_executor(
+            settings, source, config, plan, platform, phases, folder, owns_process=owns_process
+        )
         if not self.sleep_level:
             logger.info("Loading %s on %s", source.name, platform.describe())
             self._wake_weights()

@@ -67,7 +67,7 @@ class EngineServer:
         try:
             phases = PhaseTimer(logger, self._phase_level)
             phases.add("imports", process_age())
-            self._core = EngineCore(self._settings, phases, measures_limit=True, state=self._state)
+            self._core = EngineCore(self._settings, phases, measures_limit=True, state=self._state, owns_process=True)
             self._control = Control(self._core, self._settings, self._deliver, self._send_stats, self._state)
             if self._state != AS_CONFIGURED:
                 logger.warning("The engine keeps its earlier state: %s", self._state.summary)

@@ -18,18 +18,21 @@ def make_executor(
     platform: Platform,
     phases: PhaseTimer,
     folder: str | None = None,
+    *,
+    owns_process: bool = False,
 ) -> Executor:
     """The executor that the settings ask for; it has loaded nothing yet.
 
     Args:
         plan: to load the model by.
         folder: updated weights to start with; None for the model's own.
+        owns_process: nothing but the engine runs in this process.
 
     Raises:
         OctavoError: a worker cannot start.
     """
     size = settings.device.tensor_parallel_size
-    worker = Worker(settings, source, config, plan, platform, phases, folder, size=size)
+    worker = Worker(settings, source, config, plan, platform, phases, folder, size=size, owns_process=owns_process)
     if size == 1:
         return InProcessExecutor(worker)
     with phases.phase("workers"):

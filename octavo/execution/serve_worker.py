@@ -68,7 +68,18 @@ def make_worker(launch: messages.WorkerLaunch, device_index: int | None = None) 
     source, config = find_model(settings)
     platform = select_platform(settings.device.device, launch.rank if device_index is None else device_index)
     plan, phases = messages.from_plain(launch.plan), PhaseTimer(logger, logging.DEBUG)
-    return Worker(settings, source, config, plan, platform, phases, launch.folder, rank=launch.rank, size=launch.size)
+    return Worker(
+        settings,
+        source,
+        config,
+        plan,
+        platform,
+        phases,
+        launch.folder,
+        rank=launch.rank,
+        size=launch.size,
+        owns_process=True,
+    )
 
 
 def answer(worker: Worker, data: bytes | bytearray, send: Callable[[bytes], None]) -> None:

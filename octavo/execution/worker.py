@@ -51,6 +51,7 @@ class Worker:
     Args:
         folder: updated weights to start with; None for the model's own.
         rank, size: the part of the model that it has.
+        owns_process: nothing but the engine runs in this process.
     """
 
     def __init__(
@@ -65,11 +66,12 @@ class Worker:
         *,
         rank: int = 0,
         size: int = 1,
+        owns_process: bool = False,
     ) -> None:
         self.rank = self.local_rank = rank
         # Twice the weights: while layers rearrange them, a copy exists next to the original.
         self.host_threads = platform.prepare(
-            settings.device.num_threads, 2 * plan.memory_of("weights"), num_processes=size
+            settings.device, 2 * plan.memory_of("weights"), rank=rank, size=size, owns_process=owns_process
         )
         self._settings = settings
         self._first_source = source

@@ -4,9 +4,11 @@ This package alone asks which device there is. ``platform.py`` and ``runtime.py`
 ``cuda.py`` implement them, ``select.py`` chooses; a new kind of device adds a file and its lines there.
 """
 
-from octavo.platforms.cpu import CpuPlatform, available_cores
+from octavo.platforms.cpu import CpuPlatform
 from octavo.platforms.cuda import CudaPlatform, compute_capability, device_name, num_multiprocessors
 from octavo.platforms.imagined import GPU_MODELS, ImaginedGpu
+from octavo.platforms.placement import Placement, place_threads
 from octavo.platforms.platform import DeviceMemory, Platform, compute_type
 from octavo.platforms.runtime import DeviceRuntime, Event, Graph, GraphCapture
 from octavo.platforms.select import describe_torch, has_cuda, runtime_of, select_platform
+from octavo.platforms.topology import available_cores, this_process

@@ -1,7 +1,6 @@
 """The CPU that runs this program: the platform, and its runtime, in which device memory is host memory."""
 
 import logging
-import os
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,12 +14,16 @@ import psutil
 import torch
 
 from octavo.config import EngineConfig
+from octavo.config.settings import DeviceSettings
 from octavo.platforms.host_threads import HostThreads
 from octavo.platforms.huge_pages import reserve_huge_heap
 from octavo.platforms.native import instruction_set, native_kernels, why_missing
+from octavo.platforms.numa import prefer_nodes
+from octavo.platforms.placement import place_threads
 from octavo.platforms.platform import DeviceMemory, Platform
 from octavo.platforms.recording import Recording
 from octavo.platforms.runtime import Captured, DeviceRuntime, Event, Graph, GraphCapture, SideStream
+from octavo.platforms.topology import available_cores, this_process
 from octavo.platforms.weight_memory import WeightMemory, huge_zeros
 
 logger = logging.getLogger(__name__)
@@ -42,6 +45,8 @@ class CpuPlatform(Platform):
             cache = msgspec.structs.replace(cache, enable_prefix_caching=False)
         if scheduler.enable_chunked_prefill is None:
             scheduler = msgspec.structs.replace(scheduler, enable_chunked_prefill=False)
+        if (cache, scheduler) != (settings.cache, settings.scheduler):
+            logger.info("Prefix caching and chunked prefill are off by default on RISC-V; set them to turn them on.")
         return msgspec.structs.replace(settings, cache=cache, scheduler=scheduler)
 
     @property
@@ -67,15 +72,21 @@ class CpuPlatform(Platform):
     def moe_backends(self) -> tuple[str, ...]:
         return ("torch",) if native_kernels() is None else ("native", "torch")
 
-    def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> HostThreads:
-        num_threads = num_threads or max(1, available_cores() // num_processes)
+    def prepare(
+        self, settings: DeviceSettings, num_bytes: int = 0, *, rank: int = 0, size: int = 1, owns_process: bool = False
+    ) -> HostThreads:
+        placement = place_threads(settings, this_process(), rank, size)
+        logger.info("Computing with %s", placement)
+        prefer_nodes(placement.nodes)
         if (native := native_kernels()) is not None:
-            native.set_num_threads(num_threads)
+            native.set_num_threads(placement.num_threads)
+            cpus = np.array(placement.cpus, np.int32)
+            native.bind_threads(cpus.ctypes.data, len(cpus), placement.is_pinned)
         else:
             _warn_of_missing_kernels()
             if num_bytes:
                 reserve_huge_heap(num_bytes)
-        return HostThreads(num_threads)
+        return HostThreads(placement.num_threads, placement.cpus if owns_process else ())
 
     def read_bandwidth(self) -> float:
         return _measure_read_bandwidth()
@@ -193,11 +204,6 @@ def _warn_of_missing_kernels() -> None:
         "No compiled CPU kernels run: %s. PyTorch computes instead, which can take two to three times as long.",
         why_missing(),
     )
-
-
-def available_cores() -> int:
-    """Number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _control_group_limit() -> int | None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from octavo.config import EngineConfig
+from octavo.config.settings import DeviceSettings
 from octavo.errors import ConfigError
 from octavo.garbage import garbage_collection_off
 from octavo.platforms.host_threads import HostThreads
@@ -76,8 +77,10 @@ class CudaPlatform(Platform):
     def moe_backends(self) -> tuple[str, ...]:
         return ("triton",)
 
-    def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> HostThreads:
-        return HostThreads(num_threads or 1)
+    def prepare(
+        self, settings: DeviceSettings, num_bytes: int = 0, *, rank: int = 0, size: int = 1, owns_process: bool = False
+    ) -> HostThreads:
+        return HostThreads(settings.num_threads or 1)
 
     def read_bandwidth(self) -> float:
         properties = torch.cuda.get_device_properties(self.device)

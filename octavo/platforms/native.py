@@ -53,6 +53,9 @@ class NativeKernels(Protocol):
     def num_threads(self) -> int:
         """The size of the thread team."""
 
+    def bind_threads(self, cpus: int, num_cpus: int, one_each: bool) -> None:
+        """Let the team's threads but for the calling one run on these CPUs (int32): one each, or any; 0 unbinds."""
+
     def start_tape(self, owners: list[object]) -> None:
         """Also put all operations on a tape from now on; plans that they use are appended to the list."""
 

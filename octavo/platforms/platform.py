@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from octavo.config import EngineConfig
+from octavo.config.settings import DeviceSettings
 from octavo.platforms.host_threads import HostThreads
 
 _COMPUTE_TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -92,16 +93,22 @@ class Platform(ABC):
         return ("torch",)
 
     @abstractmethod
-    def prepare(self, num_threads: int | None, num_bytes: int = 0, *, num_processes: int = 1) -> HostThreads:
+    def prepare(
+        self, settings: DeviceSettings, num_bytes: int = 0, *, rank: int = 0, size: int = 1, owns_process: bool = False
+    ) -> HostThreads:
         """Set up this process for computing.
 
         Args:
-            num_threads: host threads for computation; None uses the platform's default.
+            settings: how many threads compute on the host, and where.
             num_bytes: memory that weights will need.
-            num_processes: processes that share the host's cores.
+            rank, size: this process's number among those that share the host's cores, and theirs.
+            owns_process: the process belongs to the engine, so that all of its threads may be bound to CPUs.
 
         Returns:
             The context for all that is computed: only there PyTorch uses so many threads.
+
+        Raises:
+            ConfigError: the settings do not fit the host's CPUs.
         """
 
     @abstractmethod

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from octavo.platforms.numa import bind_memory
+
 _HUGE = 2 << 20
 _MAPPING = 64 << 20
 """Bytes of a mapping; the system provides them as they are used. A larger tensor has one of its own."""
@@ -75,4 +77,6 @@ def _huge_mapping(num_bytes: int) -> tuple[mmap.mmap, int]:
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory, -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % _HUGE
+    address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
+    bind_memory(address, len(memory))
+    return memory, -address % _HUGE

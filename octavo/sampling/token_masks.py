@@ -1,13 +1,13 @@
 """The masks of a step's rows, filled side by side: libraries behind grammars let other threads run meanwhile."""
 
 import functools
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
 
+from octavo.platforms import available_cores
 from octavo.sampling.rules import BoundRow
 
 _MAX_THREADS = 8
@@ -48,7 +48,7 @@ def _fill(rows: Sequence[BoundRow], masks: Sequence[NDArray[np.int32]]) -> None:
 
 @functools.cache
 def _num_threads() -> int:
-    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, _MAX_THREADS)
+    return min(available_cores(), _MAX_THREADS)
 
 
 @functools.cache

@@ -33,6 +33,9 @@ SERVER_NAMES = set(ServerSettings.__struct_fields__)
         ("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1", "allow_long_max_model_len", True),
         ("VLLM_BATCH_INVARIANT", "1", "deterministic", True),
         ("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "300", "step_timeout", 300.0),
+        ("VLLM_CPU_OMP_THREADS_BIND", "0-31|32-63", "cpu_threads_bind", "0-31|32-63"),
+        ("VLLM_CPU_OMP_THREADS_BIND", "nobind", "cpu_threads_bind", "nobind"),
+        ("VLLM_CPU_NUM_OF_RESERVED_CPU", "2", "cpu_reserved_cores", 2),
         ("VLLM_CACHE_ROOT", "/caches", "cache_root", "/caches"),
         ("OCTAVO_LOG_LEVEL", "warning", "log_level", "warning"),
     ],
@@ -57,7 +60,8 @@ def test_an_empty_variable_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "text"), [("VLLM_BATCH_INVARIANT", "perhaps"), ("VLLM_CPU_KVCACHE_SPACE", "much")]
+    ("variable", "text"),
+    [("VLLM_BATCH_INVARIANT", "perhaps"), ("VLLM_CPU_KVCACHE_SPACE", "much"), ("VLLM_CPU_NUM_OF_RESERVED_CPU", "few")],
 )
 def test_a_variable_that_cannot_be_read_is_named(variable: str, text: str) -> None:
     with pytest.raises(ConfigError, match=rf"{variable} cannot be read, got '{text}'"):
@@ -70,17 +74,8 @@ def test_variables_without_effect_are_named_once() -> None:
     assert environment_warning({"VLLM_NO_USAGE_STATS": "1"}) == ""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "VLLM_CPU_OMP_THREADS_BIND",
-        "VLLM_CPU_NUM_OF_RESERVED_CPU",
-        "VLLM_CPU_SGL_KERNEL",
-        "VLLM_CPU_MOE_PREPACK",
-        "VLLM_TUNED_CONFIG_FOLDER",
-    ],
-)
-def test_a_layout_of_threads_or_tables_are_not_ignored_silently(name: str) -> None:
+@pytest.mark.parametrize("name", ["VLLM_CPU_SGL_KERNEL", "VLLM_CPU_MOE_PREPACK", "VLLM_TUNED_CONFIG_FOLDER"])
+def test_kernels_and_tables_of_another_engine_are_not_ignored_silently(name: str) -> None:
     assert f"without effect here: {name};" in environment_warning({name: "0-7"})
 
 

@@ -1,9 +1,11 @@
 """Compiled GEMMs of 8-bit integers, against exact sums in PyTorch."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 import torch.nn.functional as F
-from native_builds import threads
+from native_builds import built, load, threads
 
 from octavo.kernels import int8_linear
 from octavo.kernels.cpu.native_linear import Int8Linear
@@ -73,6 +75,18 @@ def test_a_rows_bits_depend_on_nothing_else(native: NativeKernels, dtype: torch.
         with threads(native, num_threads):
             for first, last in ((0, 1), (3, 9), (0, 50), (37, 50)):
                 assert torch.equal(op(x[first:last]), together[first:last])
+
+
+def test_a_weight_is_packed_once_for_all_numbers_of_rows() -> None:
+    """A layer's GEMM never rearranges its weight, whatever number of rows comes."""
+    native = Mock(wraps=load(built()[0]))
+    op = Int8Linear(native, *make(100, 200), None)
+    packed = op.packed.clone()
+    for num_rows in (1, 16, 128, 512, 1):
+        op(draw(num_rows, 200, dtype=torch.bfloat16))
+    assert native.pack_int8.call_count == 1
+    assert {call[0] for call in native.method_calls} == {"packed_bytes", "pack_int8", "linear"}
+    assert torch.equal(op.packed, packed)
 
 
 @pytest.mark.parametrize("spoiled", [torch.nan, torch.inf, -torch.inf])

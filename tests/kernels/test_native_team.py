@@ -1,5 +1,6 @@
 """The thread team of the compiled kernels, tapes, and calls with wrong arguments."""
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,38 @@ if child == 0:
     os._exit(0 if is_right and native.num_threads() == 2 and torch.equal(gemm(x), expected) else 1)
 _, status = os.waitpid(child, 0)
 sys.exit(os.waitstatus_to_exitcode(status) or not torch.equal(gemm(x), expected))
+"""
+
+BOUND = """
+import os, time, numpy as np, torch
+import octavo.platforms._native_{name} as native
+from octavo.kernels.cpu.native_linear import NativeLinear
+
+gemm = NativeLinear(native, torch.eye(512), None)
+x = torch.randn(64, 512)
+cpus = sorted(os.sched_getaffinity(0))
+
+def become(expected, one_each, *numbers):
+    # Of the threads that are there after a run and were not before; each binds itself once it runs.
+    chosen = np.array(numbers, np.int32)
+    native.bind_threads(chosen.ctypes.data, len(numbers), one_each)
+    before = set(os.listdir("/proc/self/task"))
+    assert torch.equal(gemm(x), x)
+    threads = sorted((int(thread) for thread in set(os.listdir("/proc/self/task")) - before))
+    end = time.monotonic() + 60
+    while (found := [os.sched_getaffinity(thread) for thread in threads]) != expected and time.monotonic() < end:
+        time.sleep(0.01)
+    assert found == expected, found
+
+gemm(x)  # the threads of PyTorch's and NumPy's libraries are there
+native.set_num_threads(3)
+become([set(cpus)] * 2, False)
+become([{{cpus[0]}}] * 2, False, cpus[0])
+become([set(cpus)] * 2, False, *cpus)
+become([{{cpus[-1]}}, {{cpus[0]}}], True, cpus[0], cpus[-1], cpus[0])
+become([], True, cpus[0], cpus[-1], cpus[0])  # the same threads go on
+become([set(cpus)] * 2, False, 5000)  # there is no such CPU
+assert os.sched_getaffinity(0) == set(cpus)
 """
 
 FIRST_CALLS = """
@@ -104,6 +137,12 @@ def test_the_team_grows_and_shrinks(native: NativeKernels) -> None:
         assert native.num_threads() == 1
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system binds no threads")
+@pytest.mark.parametrize("name", built()[:1])
+def test_the_teams_threads_are_bound_and_the_callers_are_not(name: str) -> None:
+    run_script(BOUND, name)
+
+
 def test_the_team_grows_and_shrinks_while_others_call(native: NativeKernels) -> None:
     gemms = make_gemms(native)
     with threads(native, 1), ThreadPoolExecutor(2) as pool:
@@ -170,6 +209,7 @@ def test_an_empty_tape(native: NativeKernels) -> None:
         ("set_num_threads", ("2",)),
         ("set_num_threads", (1.5,)),
         ("num_threads", (1,)),
+        ("bind_threads", (0, 0)),
         ("start_tape", ()),
         ("start_tape", (1,)),
         ("end_tape", (1,)),

@@ -1,5 +1,6 @@
 """Plans: defaults, refusals in words, and agreement with the scheduler that obeys them."""
 
+import logging
 import math
 from dataclasses import replace
 from typing import Any
@@ -218,15 +219,19 @@ class TestPlatformHooks:
 
     @pytest.mark.parametrize(("machine", "is_on"), [("x86_64", True), ("ppc64le", True), ("riscv64", False)])
     def test_prefix_caching_and_chunks_are_off_on_risc_v_only(
-        self, machine: str, is_on: bool, monkeypatch: pytest.MonkeyPatch
+        self, machine: str, is_on: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr("octavo.platforms.cpu.machine", lambda: machine)
         settings = EngineConfig.from_kwargs(model="test")
-        plan = make_plan(settings, tiny_config(), CpuPlatform())
+        with caplog.at_level(logging.INFO):
+            plan = make_plan(settings, tiny_config(), CpuPlatform())
         assert (plan.enable_prefix_caching, plan.enable_chunked_prefill) == (is_on, is_on)
+        assert caplog.text.count("off by default on RISC-V") == (0 if is_on else 1)
+        caplog.clear()
         settings = EngineConfig.from_kwargs(model="test", enable_prefix_caching=True, enable_chunked_prefill=True)
         plan = make_plan(settings, tiny_config(), CpuPlatform())
         assert plan.enable_prefix_caching and plan.enable_chunked_prefill
+        assert "RISC-V" not in caplog.text
 
 
 class TestLengths:

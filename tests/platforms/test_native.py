@@ -13,6 +13,7 @@ import pytest
 import torch
 from tiny_llama import SETTINGS, write_model
 
+from octavo.config.settings import DeviceSettings
 from octavo.errors import ConfigError
 from octavo.platforms import CpuPlatform, cpu, native
 from octavo.platforms.native import ENVIRONMENT_VARIABLE, instruction_sets, native_kernels
@@ -135,11 +136,11 @@ def test_the_start_log_says_which_kernels_run(
 ) -> None:
     builds["good"] = ModuleType("octavo.platforms._native_good")
     sizes: list[int] = []
-    vars(builds["good"])["set_num_threads"] = sizes.append
+    vars(builds["good"]).update(set_num_threads=sizes.append, bind_threads=lambda *arguments: None)
     platform = CpuPlatform()
     assert platform.describe().endswith(" cores (compiled kernels for good)")
     with caplog.at_level(logging.WARNING):
-        platform.prepare(3)
+        platform.prepare(DeviceSettings(num_threads=3))
     assert sizes == [3]
     assert not caplog.records
 
@@ -165,8 +166,8 @@ def test_the_start_log_says_once_why_none_run(
     platform = CpuPlatform()
     assert " cores (PyTorch's kernels for " in platform.describe()
     with caplog.at_level(logging.WARNING):
-        platform.prepare(1)
-        platform.prepare(1)
+        platform.prepare(DeviceSettings(num_threads=1))
+        platform.prepare(DeviceSettings(num_threads=1))
     (record,) = caplog.records
     assert record.message == (
         f"No compiled CPU kernels run: {reason}. PyTorch computes instead, which can take two to three times as long."

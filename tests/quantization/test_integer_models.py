@@ -21,6 +21,7 @@ from octavo.parallel import TensorParallel
 from octavo.platforms.cpu import CpuPlatform
 from octavo.platforms.native import native_kernels
 from octavo.quantization.awq import parse_awq
+from octavo.quantization.compressed_tensors import parse_compressed_tensors
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.gptq import parse_gptq
 from octavo.quantization.scheme import PlainScheme
@@ -279,6 +280,33 @@ def test_compiled_kernels_take_blocks_of_the_same_values(changes: dict[str, Any]
             parts.append(round_inputs(x[:, order]) @ values.weight[:, order].T)
         # A minimum of Q4_1, scale times zero, is rounded to float16.
         torch.testing.assert_close(layer(x), torch.cat(parts, 1), rtol=2e-3, atol=5e-3)
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("stored", ["pack-quantized", "int-quantized"])
+@pytest.mark.parametrize("strategy", ["group", "channel"])
+def test_four_bit_weights_for_eight_bit_activations(strategy: str, stored: str, dtype: torch.dtype) -> None:
+    """Checkpoints of W4A8: activations of all types, by weights with scales of groups or of outputs."""
+    group = compressed_group(strategy=strategy, group_size=32 if strategy == "group" else None, format=stored)
+    group["input_activations"] = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
+    config = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+    parsed = parse_compressed_tensors(config, SchemeOptions(has_blocks=True))
+    layer = Build(parsed).at("mlp").linear("gate_up_proj", 512, {"gate_proj": 48, "up_proj": 32})
+    random = torch.Generator().manual_seed(0)
+    slots, weights = dict(layer.weight_slots("mlp.gate_up_proj")), []
+    for name, size in (("gate_proj", 48), ("up_proj", 32)):
+        tensors, weight = compressed_layer(group, (size, 512), random)
+        weights.append(weight)
+        for key, tensor in tensors.items():
+            if f"mlp.{name}.{key}" in slots:
+                slots[f"mlp.{name}.{key}"].fill(tensor)
+    finish(layer)
+    assert layer.scheme.blocks.format == "Q4_0"
+    x = torch.randn(9, 512, generator=random).to(dtype)
+    y, expected = layer(x), x.double() @ torch.cat(weights).double().T
+    assert y.dtype == dtype
+    assert (y - expected).square().mean() < 1e-4 * expected.square().mean()
 
 
 @needs_kernels
