@@ -153,16 +153,24 @@ Lanes min(const Lanes& a, const Lanes& b) {
     return r;
 }
 
-// Each value as a whole number of steps, within bounds; 0 where the step is 0.
-Lanes count_steps(const Lanes& value, const Lanes& step, float least, float most) {
+// The nearest whole numbers within bounds.
+Lanes count_whole(const Lanes& steps, float least, float most) {
     const Floats magic = broadcast(12582912.f);  // 1.5 * 2^23: adding it rounds to the nearest integer
-    const Floats low = broadcast(least), high = broadcast(most), zero = broadcast(0.f);
+    const Floats low = broadcast(least), high = broadcast(most);
     Lanes r;
     OCTAVO_EACH_PART {
-        const Floats quotient = value.part[i] / step.part[i];
-        const Floats within = quotient < low ? low : (high < quotient ? high : quotient);
-        r.part[i] = step.part[i] == zero ? zero : (within + magic) - magic;
+        const Floats value = steps.part[i];
+        const Floats within = value < low ? low : (high < value ? high : value);
+        r.part[i] = (within + magic) - magic;
     }
+    return r;
+}
+
+// Each value as a whole number of steps, within bounds; 0 where the step is 0.
+Lanes count_steps(const Lanes& value, const Lanes& step, float least, float most) {
+    const Floats zero = broadcast(0.f);
+    Lanes r = count_whole(value / step, least, most);
+    OCTAVO_EACH_PART r.part[i] = step.part[i] == zero ? zero : r.part[i];
     return r;
 }
 
@@ -177,7 +185,69 @@ struct Range {
     Lanes scale, min;
 };
 
-// Of some ranges between the values' own and three quarters of it, the one with the least squared error.
+// Looks for the range of a group's codes that has the least squared error. Codes are found with the inverse of a scale
+// here, so that a rare one half way between two differs from what is stored.
+class RangeSearch {
+public:
+    explicit RangeSearch(const Lanes (&values)[kXGroup]) : values_(values) {}
+
+    // Tries a range, as it would be stored; what is better in none of the outputs is forgotten.
+    void attempt(const Lanes& scale, const Lanes& min) {
+        const Range range{as_half(scale), as_half(min)};
+        const Lanes inverse = invert(range.scale);
+        Lanes error = splat(0.f);
+        for (const Lanes& value : values_) {
+            const Lanes difference = value - fma(code(value, inverse, range.min), range.scale, range.min);
+            error = fma(difference, difference, error);
+        }
+        OCTAVO_EACH_PART {
+            const auto is_less = error.part[i] < least_.part[i];
+            least_.part[i] = is_less ? error.part[i] : least_.part[i];
+            best_.scale.part[i] = is_less ? range.scale.part[i] : best_.scale.part[i];
+            best_.min.part[i] = is_less ? range.min.part[i] : best_.min.part[i];
+        }
+    }
+
+    // Tries the line that fits best through the values of the codes that they have now.
+    void attempt_fit() {
+        const Lanes inverse = invert(best_.scale), share = splat(1.f / kXGroup);
+        Lanes mean = splat(0.f), mean_code = splat(0.f), common = splat(0.f), own = splat(0.f);
+        for (const Lanes& value : values_) {
+            mean = fma(value, share, mean);
+            mean_code = fma(code(value, inverse, best_.min), share, mean_code);
+        }
+        for (const Lanes& value : values_) {
+            const Lanes offset = code(value, inverse, best_.min) - mean_code;
+            common = fma(offset, value - mean, common);
+            own = fma(offset, offset, own);
+        }
+        const Lanes step = common / own;
+        attempt(step, mean - as_half(step) * mean_code);
+    }
+
+    const Range& best() const { return best_; }
+
+private:
+    static Lanes invert(const Lanes& scale) {
+        Lanes r;
+        const Floats zero = broadcast(0.f);
+        OCTAVO_EACH_PART r.part[i] = scale.part[i] == zero ? zero : broadcast(1.f) / scale.part[i];
+        return r;
+    }
+
+    static Lanes code(const Lanes& value, const Lanes& inverse, const Lanes& min) {
+        return count_whole((value - min) * inverse, 0.f, 15.f);
+    }
+
+    const Lanes (&values_)[kXGroup];
+    Range best_{splat(0.f), splat(0.f)};
+    Lanes least_ = splat(INFINITY);
+};
+
+// What is tried: the parts of half the values' range that codes span below and above its centre; the same table as in
+// octavo/kernels/grouped.py.
+constexpr float kKept[] = {1.f, 0.95f, 0.9f};
+
 Range best_range(const Lanes (&values)[kXGroup]) {
     Lanes low = values[0], high = values[0];
     for (int i = 1; i < kXGroup; ++i) {
@@ -185,25 +255,12 @@ Range best_range(const Lanes (&values)[kXGroup]) {
         low = min(low, values[i]);
     }
     const Lanes centre = splat(0.5f) * (low + high), half = splat(0.5f) * (high - low);
-    Range best{splat(0.f), centre};
-    Lanes least = splat(INFINITY);
-    for (int step = 0; step <= 10; ++step) {
-        const Lanes kept = half * splat(1.f - 0.025f * (float)step);
-        const Range range{as_half(splat(2.f) * kept / splat(15.f)), as_half(centre - kept)};
-        Lanes error = splat(0.f);
-        for (const Lanes& value : values) {
-            const Lanes code = count_steps(value - range.min, range.scale, 0.f, 15.f);
-            const Lanes difference = value - fma(code, range.scale, range.min);
-            error = fma(difference, difference, error);
-        }
-        OCTAVO_EACH_PART {
-            const auto is_less = error.part[i] < least.part[i];
-            least.part[i] = is_less ? error.part[i] : least.part[i];
-            best.scale.part[i] = is_less ? range.scale.part[i] : best.scale.part[i];
-            best.min.part[i] = is_less ? range.min.part[i] : best.min.part[i];
-        }
-    }
-    return best;
+    RangeSearch search(values);
+    for (float below : kKept)
+        for (float above : kKept)
+            search.attempt(half * splat((below + above) / 15.f), centre - half * splat(below));
+    search.attempt_fit();
+    return search.best();
 }
 
 // One register of codes: of four inputs of each output.
