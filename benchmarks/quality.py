@@ -9,6 +9,7 @@ copy of the weights in float32 and the logits of the text have to fit the memory
 """
 
 import argparse
+import gc
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -169,6 +170,8 @@ def measure(
     figures: dict[str, Any] = compare(found if reference is None else reference, found, token_ids)
     figures |= {"tokens": len(token_ids), **score(reader, make_tasks(num_tasks, PASSAGE))}
     reader.close()
+    del reader
+    gc.collect()  # the model is in a circle with what watches it
     if scheme.make is not None:
         figures["weights"] = weight_error(scheme)
     return figures, found
