@@ -30,12 +30,6 @@ inline void store_at(const Values<T>& to, int64_t i, const Lanes& x, int64_t cou
     for (int64_t j = 0; j < count; ++j) start[j * to.stride] = values[j];
 }
 
-inline Lanes min(const Lanes& a, const Lanes& b) {
-    Lanes r;
-    OCTAVO_EACH_PART r.part[i] = a.part[i] < b.part[i] ? a.part[i] : b.part[i];
-    return r;
-}
-
 template <class T, class Work>
 void in_lanes(const Combine& of, const Values<const T>& x, const Values<const T>& y, const Values<T>& to, int64_t first,
               int64_t last, const Work& work) {

@@ -147,12 +147,16 @@ void read_group(const T* rows, int64_t row_size, int num_rows, Lanes (&values)[k
     for (int i = 0; i < kXGroup; ++i) values[i] = load(by_input[i]);
 }
 
+// The nearest whole numbers within bounds.
+Lanes count_whole(const Lanes& steps, float least, float most) {
+    return round_to_nearest(min(max(steps, splat(least)), splat(most)));
+}
+
 // Each value as a whole number of steps, within bounds; 0 where the step is 0.
 Lanes count_steps(const Lanes& value, const Lanes& step, float least, float most) {
-    const Lanes within = round_to_nearest(min(max(value / step, splat(least)), splat(most)));
     const Floats zero = broadcast(0.f);
-    Lanes r;
-    OCTAVO_EACH_PART r.part[i] = step.part[i] == zero ? zero : within.part[i];
+    Lanes r = count_whole(value / step, least, most);
+    OCTAVO_EACH_PART r.part[i] = step.part[i] == zero ? zero : r.part[i];
     return r;
 }
 
@@ -167,8 +171,69 @@ struct Range {
     Lanes scale, min;
 };
 
-// Of some ranges between the values' own and three quarters of it, the one with the least squared error. A range whose
-// scale float16 has as zero is not among them.
+// Looks for the range of a group's codes that has the least squared error. Codes are found with the inverse of a scale
+// here, so that a rare one half way between two differs from what is stored.
+class RangeSearch {
+public:
+    explicit RangeSearch(const Lanes (&values)[kXGroup]) : values_(values) {}
+
+    // Tries a range, as it would be stored; what is better in none of the outputs is forgotten.
+    void attempt(const Lanes& scale, const Lanes& min) {
+        const Range range{as_half(scale), as_half(min)};
+        const Lanes inverse = invert(range.scale);
+        Lanes error = splat(0.f);
+        for (const Lanes& value : values_) {
+            const Lanes difference = value - fma(code(value, inverse, range.min), range.scale, range.min);
+            error = fma(difference, difference, error);
+        }
+        OCTAVO_EACH_PART {
+            const auto is_less = error.part[i] < least_.part[i];
+            least_.part[i] = is_less ? error.part[i] : least_.part[i];
+            best_.scale.part[i] = is_less ? range.scale.part[i] : best_.scale.part[i];
+            best_.min.part[i] = is_less ? range.min.part[i] : best_.min.part[i];
+        }
+    }
+
+    // Tries the line that fits best through the values of the codes that they have now.
+    void attempt_fit() {
+        const Lanes inverse = invert(best_.scale), share = splat(1.f / kXGroup);
+        Lanes mean = splat(0.f), mean_code = splat(0.f), common = splat(0.f), own = splat(0.f);
+        for (const Lanes& value : values_) {
+            mean = fma(value, share, mean);
+            mean_code = fma(code(value, inverse, best_.min), share, mean_code);
+        }
+        for (const Lanes& value : values_) {
+            const Lanes offset = code(value, inverse, best_.min) - mean_code;
+            common = fma(offset, value - mean, common);
+            own = fma(offset, offset, own);
+        }
+        const Lanes step = common / own;
+        attempt(step, mean - as_half(step) * mean_code);
+    }
+
+    const Range& best() const { return best_; }
+
+private:
+    static Lanes invert(const Lanes& scale) {
+        Lanes r;
+        const Floats zero = broadcast(0.f);
+        OCTAVO_EACH_PART r.part[i] = scale.part[i] == zero ? zero : broadcast(1.f) / scale.part[i];
+        return r;
+    }
+
+    static Lanes code(const Lanes& value, const Lanes& inverse, const Lanes& min) {
+        return count_whole((value - min) * inverse, 0.f, 15.f);
+    }
+
+    const Lanes (&values_)[kXGroup];
+    Range best_{splat(0.f), splat(0.f)};
+    Lanes least_ = splat(INFINITY);
+};
+
+// What is tried: the parts of half the values' range that codes span below and above its centre; the same table as in
+// octavo/kernels/grouped.py.
+constexpr float kKept[] = {1.f, 0.95f, 0.9f};
+
 Range best_range(const Lanes (&values)[kXGroup]) {
     Lanes low = values[0], high = values[0];
     for (int i = 1; i < kXGroup; ++i) {
@@ -176,32 +241,12 @@ Range best_range(const Lanes (&values)[kXGroup]) {
         low = min(low, values[i]);
     }
     const Lanes centre = splat(0.5f) * (low + high), half = splat(0.5f) * (high - low);
-    const Lanes zero = splat(0.f), most = splat(15.f);
-    Range best{zero, as_half(centre)};
-    Lanes least = splat(INFINITY);
-    for (int step = 0; step <= 10; ++step) {
-        const Lanes kept = half * splat(1.f - 0.025f * (float)step);
-        const Range range{as_half(splat(2.f) * kept / most), as_half(centre - kept)};
-        const Lanes inverse = splat(1.f) / range.scale, first = (zero - range.min) * inverse;
-        const auto squared = [&](const Lanes& value, const Lanes& sum) {
-            const Lanes steps = fma(value, inverse, first);
-            const Lanes difference = steps - round_to_nearest(min(max(steps, zero), most));
-            return fma(difference, difference, sum);
-        };
-        Lanes even = zero, odd = zero;  // in squared steps; two sums, so that they do not wait for each other
-        for (int i = 0; i < kXGroup; i += 2) {
-            even = squared(values[i], even);
-            odd = squared(values[i + 1], odd);
-        }
-        const Lanes error = (even + odd) * (range.scale * range.scale);
-        OCTAVO_EACH_PART {
-            const auto is_less = error.part[i] < least.part[i];
-            least.part[i] = is_less ? error.part[i] : least.part[i];
-            best.scale.part[i] = is_less ? range.scale.part[i] : best.scale.part[i];
-            best.min.part[i] = is_less ? range.min.part[i] : best.min.part[i];
-        }
-    }
-    return best;
+    RangeSearch search(values);
+    for (float below : kKept)
+        for (float above : kKept)
+            search.attempt(half * splat((below + above) / 15.f), centre - half * splat(below));
+    search.attempt_fit();
+    return search.best();
 }
 
 // One register of codes: of four inputs of each output.

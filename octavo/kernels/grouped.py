@@ -26,6 +26,10 @@ ZERO_STEP = 1 / 8
 MAX_UNIT = 128
 MIN_UNIT = 32
 """Tensor cores multiply at least 16 inputs, half of a unit."""
+_KEPT = (1.0, 0.95, 0.9)
+RANGES = tuple((below, above) for below in _KEPT for above in _KEPT)
+"""What is tried for 16 codes: the parts of half a group's range that they span below and above its centre. ``native/``
+has the same table."""
 _ROUNDED_AT_ONCE = 1 << 22
 
 
@@ -152,24 +156,42 @@ def round_rows(weight: torch.Tensor, form: Rounding, group: int) -> tuple[torch.
         scales = (groups.abs().amax(-1) / 127).half().float()
         codes = _quotient(groups, scales).clamp_(-127, 127) + 128
         return codes.flatten(1).to(torch.uint8), scales, torch.zeros_like(scales)
+    codes, scales, zeros = _round_to_int4(groups)
+    return codes.flatten(1).to(torch.uint8), scales, (zeros / ZERO_STEP).to(torch.uint8)
+
+
+def _round_to_int4(groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``[out, groups, group]`` → codes, scales and zeros with the least squared error of those that are tried."""
     # Zero is within the range, so that a zero is a code.
     low, high = groups.amin(-1).clamp_(max=0), groups.amax(-1).clamp_(min=0)
     centre, half = (low + high) / 2, (high - low) / 2
-    least = torch.full_like(centre, math.inf)
-    best = [torch.zeros_like(groups), torch.zeros_like(centre), torch.zeros_like(centre)]
-    for step in range(11):
-        kept = half * (1 - 0.025 * step)
-        scales = (2 * kept / 15).half().float()
-        zeros = torch.where(scales > 0, (kept - centre) / scales / ZERO_STEP, 0).round_().clamp_(0, 15 / ZERO_STEP)
-        codes = _quotient(groups, scales, zeros[..., None] * ZERO_STEP).clamp_(0, 15)
-        errors = ((codes - zeros[..., None] * ZERO_STEP) * scales[..., None] - groups).square_().sum(-1)
+    scales, zeros, least = torch.zeros_like(half), torch.zeros_like(half), torch.full_like(half, math.inf)
+
+    def keep_better(new_scales: torch.Tensor, new_zeros: torch.Tensor) -> None:
+        """Take the scales and zeros, rounded as they are stored, of the groups that they suit better."""
+        nonlocal scales, zeros, least
+        new_scales = new_scales.half().float()
+        new_zeros = (new_zeros / ZERO_STEP).nan_to_num_().round_().clamp_(0, 15 / ZERO_STEP) * ZERO_STEP
+        steps = _int4_codes(groups, new_scales, new_zeros).sub_(new_zeros[..., None])
+        errors = steps.mul_(new_scales[..., None]).sub_(groups).square_().sum(-1)
         is_better = errors < least
+        scales, zeros = torch.where(is_better, new_scales, scales), torch.where(is_better, new_zeros, zeros)
         least = torch.where(is_better, errors, least)
-        choices = is_better[..., None], is_better, is_better
-        found = codes, scales, zeros
-        best = [torch.where(*each) for each in zip(choices, found, best, strict=True)]
-    codes, scales, zeros = best
-    return codes.flatten(1).to(torch.uint8), scales, zeros.to(torch.uint8)
+
+    for below, above in RANGES:
+        step = half * ((below + above) / 15)
+        keep_better(step, (half * below - centre) / step)
+    # The line that fits best through the values of the codes that they have now.
+    codes = _int4_codes(groups, scales, zeros)
+    mean_code, mean = codes.mean(-1), groups.mean(-1)
+    codes.sub_(mean_code[..., None])
+    step = (codes * (groups - mean[..., None])).sum(-1) / codes.square().sum(-1)
+    keep_better(step, mean_code - mean / step)
+    return _int4_codes(groups, scales, zeros), scales, zeros
+
+
+def _int4_codes(groups: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:
+    return _quotient(groups, scales, zeros[..., None]).clamp_(0, 15)
 
 
 def _quotient(groups: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | float = 0.0) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The benchmark of quality: how far each scheme's rounding is from a weight, and what is compared."""
+"""The benchmark of quality: how far each scheme's rounding is from a weight, what is compared, and the tasks."""
 
 import math
 import sys
@@ -10,14 +10,24 @@ import torch
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # its scripts import each other by their own names
 
 import quality
+import quality_tasks
+from quality_schemes import SCHEMES, SERVED, Scheme
+
+LARGEST = {
+    "fp8": 0.0255,
+    "fp8 weights": 0.0255,
+    "w8a8": 0.0206,
+    "int8": 0.0096,
+    "int4": 0.1094,
+    "mxfp4": 0.1202,
+    "nvfp4": 0.0952,
+}
 
 
-@pytest.mark.parametrize(
-    ("scheme", "largest"), [("fp8", 0.026), ("int8", 0.021), ("int4", 0.114), ("mxfp4", 0.122), ("nvfp4", 0.097)]
-)
-def test_errors_of_gaussian_weights_with_outliers(scheme: str, largest: float) -> None:
-    assert scheme in quality.BOUNDS
-    assert 0.9 * largest < quality.weight_error(scheme) < largest
+@pytest.mark.parametrize("name", [name for name, scheme in SCHEMES.items() if scheme.make is not None])
+def test_errors_of_gaussian_weights_with_outliers(name: str) -> None:
+    assert SCHEMES[name].bound is not None
+    assert 0.99 * LARGEST[name] < quality.weight_error(SCHEMES[name]) < LARGEST[name]
 
 
 def test_distributions_are_compared_in_full() -> None:
@@ -27,3 +37,47 @@ def test_distributions_are_compared_in_full() -> None:
     assert figures["kl"] == pytest.approx(0.25 * math.log(2) / 2)
     assert figures["perplexity"] == pytest.approx(math.sqrt(8))
     assert figures["agreement"] == 0.5
+
+
+def test_layers_are_rounded() -> None:
+    """On the demo model: what is rounded differs, what is not does not, and an answer is found or not."""
+    plain = quality.Reader("bundled:smollm2", Scheme())
+    token_ids = plain.encode("The capital of France is Paris. The capital of Italy is Rome.")
+    reference = plain.logprobs(token_ids)
+    torch.testing.assert_close(reference.exp().sum(-1), torch.ones(len(token_ids) - 1))
+    assert plain.answer(quality_tasks.Task("facts", "The capital of France is", " Paris"))[0]
+    assert not plain.answer(quality_tasks.Task("facts", "The capital of France is", " banana"))[0]
+    plain.close()
+    same = quality.Reader("bundled:smollm2", Scheme(lambda weight: lambda x: x @ weight.T))
+    torch.testing.assert_close(same.logprobs(token_ids), reference, rtol=1e-3, atol=1e-3)
+    same.close()
+    rounded = quality.Reader("bundled:smollm2", SCHEMES["mxfp4"])
+    assert 0.05 < quality.compare(reference, rounded.logprobs(token_ids), token_ids)["kl"] < 2
+    rounded.close()
+
+
+def test_tasks() -> None:
+    """The same ones each time, as many of each kind as are asked for, with answers that are true."""
+    filler = ". ".join(f"Sentence {number} of the filler" for number in range(40))
+    tasks = quality_tasks.make_tasks(5, filler)
+    assert tasks == quality_tasks.make_tasks(5, filler)
+    kinds = [task.name for task in tasks]
+    assert len(kinds) == 5 * len(quality_tasks.MAKERS)
+    assert set(map(kinds.count, kinds)) == {5}
+    for name, prompt, answer in tasks:
+        if name == "sums":
+            a, _, b, _ = prompt.rsplit("\n", 1)[1].split()
+            assert int(a) + int(b) == int(answer)
+        elif name == "series":
+            *_, last_but_one, last = map(int, prompt.rstrip(",").split(", "))
+            assert int(answer) == 2 * last - last_but_one
+        elif name == "needle":
+            key = prompt.rsplit(" ", 2)[1]
+            assert f"The secret number of the {key} is{answer}." in prompt
+        elif name == "lookup":
+            key = prompt.rsplit(" ", 2)[1]
+            assert f"The number of {key} is{answer}" in prompt
+
+
+def test_served_engines_are_in_bfloat16() -> None:
+    assert all(scheme.settings["dtype"] == "bfloat16" and scheme.make is None for scheme in SERVED.values())

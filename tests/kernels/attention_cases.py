@@ -1,5 +1,6 @@
 """Steps of paged attention: requests whose blocks are strewn over a cache full of garbage."""
 
+import math
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -95,3 +96,34 @@ def make_terms(names: str, num_heads: int) -> HeadTerms:
     sinks = torch.linspace(-2.0, 6.0, num_heads) if "sinks" in names else None
     slopes = 2 ** -torch.linspace(1.0, 8.0, num_heads) if "slopes" in names else None
     return HeadTerms(sinks, slopes)
+
+
+NUM_NEEDLES = 3
+"""Query heads of :func:`needles`."""
+
+
+def needles(num_tokens: int, head_dim: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A context in which each query head gives one token about half of its weight, and all others the rest.
+
+    The tokens are the first one, one amid and one near the end. The others' weights are so small that sums of few bits
+    would lose them.
+
+    Returns:
+        Queries ``[NUM_NEEDLES, head_dim]`` for the scale ``head_dim**-0.5``; keys and values, both
+        ``[num_tokens, head_dim]``.
+    """
+    random = torch.Generator().manual_seed(0)
+    keys = torch.randn(num_tokens, head_dim, generator=random)
+    keys[:, :NUM_NEEDLES] = 0
+    values = 1 + 0.1 * torch.randn(num_tokens, head_dim, generator=random)
+    for head, place in enumerate((0, num_tokens * 3 // 5, num_tokens - 70)):
+        keys[place] = torch.eye(head_dim)[head]
+        values[place] = -1 - head
+    return torch.eye(head_dim)[:NUM_NEEDLES] * math.log(num_tokens) * head_dim**0.5, keys, values
+
+
+def needles_found(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, num_rows: int) -> torch.Tensor:
+    """What the last ``num_rows`` tokens' heads find there in float64, ``[rows, heads, head_dim]``."""
+    scores = queries.double() @ keys.double().T * queries.shape[-1] ** -0.5
+    ends = range(len(keys) - num_rows + 1, len(keys) + 1)
+    return torch.stack([scores[:, :end].softmax(-1) @ values[:end].double() for end in ends])

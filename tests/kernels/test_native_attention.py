@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from attention_cases import TERMS, Case, make_case, make_inputs, make_terms
+from attention_cases import NUM_NEEDLES, TERMS, Case, make_case, make_inputs, make_terms, needles, needles_found
 from native_builds import threads
 from visible_keys import first_key
 
@@ -445,6 +445,32 @@ def test_a_token_has_the_same_bits_over_a_quantized_cache(
             alone, _ = run_quantized(native, token_of(after, row, token, position))
             assert torch.equal(alone.output[0], together.output[token])
             token += 1
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("num_rows", [1, 3])
+@pytest.mark.parametrize("stored", STORED)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_needles_among_131072_tokens(
+    native: NativeKernels, dtype: torch.dtype, stored: torch.dtype, num_rows: int
+) -> None:
+    """Neither they nor the sum of what all others weigh are lost, decoding and in a chunk."""
+    length, size = 1 << 17, 16
+    step = make_step([(num_rows, length)], dtype, head_dim=size, rotary=0, num_kv_heads=1, ratio=NUM_NEEDLES)
+    queries, keys, values = needles(length, size)
+    queries = queries.to(dtype)
+    places = own_places(step.inputs, 0, range(length))
+    cache = step.cache.float()
+    for side, vectors in enumerate((keys, values)):
+        cache[side].view(-1, size)[places] = vectors
+    rows = range(length - num_rows, length)
+    step.qkv.copy_(torch.stack([torch.cat((queries.flatten(), keys[row], values[row])) for row in rows]))
+    step = quantized(replace(step, cache=cache), stored)
+    assert step.scales is not None
+    found, _ = run_quantized(native, step)
+    stored_values = (step.cache.float() * step.scales.values[..., None]).flatten(1, 3)[:, places]
+    wanted = needles_found(queries, *stored_values, num_rows).flatten(1)
+    torch.testing.assert_close(found.output.double(), wanted, rtol=0, atol=max(NEEDED[dtype], 2e-4))
 
 
 @pytest.mark.parametrize("stored", [torch.float8_e4m3fn, torch.float8_e5m2])

@@ -35,6 +35,33 @@ def test_values_are_as_good_as_a_cpus_blocks(name: Rounding) -> None:
     torch.testing.assert_close(found[4, :32], weight[4, :32], rtol=4e-3, atol=0)
 
 
+def gaussian_with_outliers() -> torch.Tensor:
+    """One value in a thousand is ten times as large."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(512, 1024, generator=generator)
+    weight[torch.rand(weight.shape, generator=generator) < 1e-3] *= 10
+    return weight
+
+
+@pytest.mark.parametrize(
+    ("name", "group", "largest"),
+    [("int8", 128, 0.0096), ("int8", 32, 0.0064), ("int4", 128, 0.1094), ("int4", 32, 0.0750), ("mxfp4", 32, 0.1202)],
+)
+def test_errors_of_gaussian_weights_with_outliers(name: Rounding, group: int, largest: float) -> None:
+    """Relative; scales from the largest magnitudes alone would give 0.119 and 0.083 with INT4."""
+    weight = gaussian_with_outliers()
+    found = dequantize(round_weight(weight, name, group), torch.float32)
+    assert 0.98 * largest < (found - weight).norm() / weight.norm() < largest
+
+
+def test_sixteen_steps_stay_as_they_are() -> None:
+    """A file's weights of 4 bits, whose groups have all codes."""
+    codes = torch.arange(16.0).repeat(8, 8)
+    for zero in (0, 3, 7.5, 15):
+        weight = (codes - zero) * 2.0 ** torch.arange(-4, 4)[:, None]
+        assert torch.equal(dequantize(round_weight(weight, "int4", 128), torch.float32), weight)
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_groups_of_one_sign(sign: int) -> None:
     """Their range has zero all the same, since zeros are codes."""

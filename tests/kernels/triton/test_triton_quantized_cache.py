@@ -5,6 +5,7 @@ from itertools import accumulate
 
 import pytest
 import torch
+from attention_cases import NUM_NEEDLES, needles, needles_found
 
 from octavo.kernels import (
     AttentionInputs,
@@ -18,6 +19,7 @@ from octavo.kernels import (
     latent_attention,
     store_latent,
 )
+from octavo.kernels.cache_scales import round_vectors, vector_scales
 from octavo.kernels.triton import latent_attention as triton_latent
 from octavo.kernels.triton.attention import TritonAttention
 
@@ -144,6 +146,37 @@ def test_a_token_leaves_the_same_bytes_in_a_chunk_and_alone(stored: torch.dtype,
     left, right = (each.cache[:, block, :, offset].view(torch.uint8) for each in (case, alone))
     assert torch.equal(left, right)
     assert torch.equal(case.scales.values[:, block, :, offset], alone.scales.values[:, block, :, offset])
+
+
+@pytest.mark.parametrize("num_tokens", [1, 4])
+@pytest.mark.parametrize("stored", TYPES)
+def test_needles_in_a_long_context(stored: torch.dtype, num_tokens: int, device: torch.device) -> None:
+    """Neither they nor the sum of what all others weigh are lost, decoding and in a chunk."""
+    length = 1 << (17 if device.type == "cuda" else 12)
+    queries, *vectors = (each.to(device) for each in needles(length, SIZE))
+    order = torch.randperm(length // BLOCK, generator=torch.Generator().manual_seed(0))
+    cache = torch.stack([each.view(-1, 1, BLOCK, SIZE)[order.argsort().to(device)] for each in vectors])
+    values = vector_scales(cache, stored)
+    rows, is_alone = range(length - num_tokens, length), num_tokens == 1
+    places = torch.tensor([int(order[row // BLOCK]) * BLOCK + row % BLOCK for row in rows], device=device)
+    inputs = AttentionInputs(
+        order[None].int().to(device), torch.zeros(1, dtype=torch.int64, device=device), places, BLOCK, 1, 1, None,
+        DeviceRows(
+            torch.tensor([1, is_alone, num_tokens, 9, int(is_alone)], dtype=torch.int32, device=device),
+            torch.tensor([0, num_tokens], dtype=torch.int32, device=device),
+            torch.tensor([length], dtype=torch.int32, device=device),
+        ),
+        StepShape(1, num_tokens, num_tokens, is_alone, not is_alone, False, 1),
+    )  # fmt: skip
+    qkv = torch.stack([torch.cat((queries.flatten(), vectors[0][row], vectors[1][row])) for row in rows])
+    rope = torch.ones(num_tokens, 1, SIZE, device=device), torch.zeros(num_tokens, 1, SIZE, device=device)
+    spec = AttentionSpec(NUM_NEEDLES, 1, SIZE, SIZE**-0.5)
+    attention = TritonAttention(device, 1, length, deterministic=False)
+    rounded, scales = round_vectors(cache, values, stored), CacheScales(values, are_given=False)
+    found = attention.run(qkv, rope, None, rounded, inputs, spec, scales=scales)
+    kept = (rounded.float() * values[..., None])[:, order.to(device)].view(2, length, SIZE).cpu()
+    wanted = needles_found(queries.cpu(), *kept, num_tokens).flatten(1)
+    torch.testing.assert_close(found.cpu().double().view_as(wanted), wanted, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("are_given", [False, True], ids=["own", "given"])
