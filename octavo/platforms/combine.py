@@ -29,19 +29,18 @@ def combine(
         x: like the others of a type that the kernels know; of the shape of ``to`` or one that expands to it.
         to: of at most four dimensions; its memory may be that of ``x``.
     """
-    numbers = list(to.shape)
     second = y if isinstance(y, torch.Tensor) else None
     fill = [1] * (_MAX_DIMS - to.dim())
-    sizes = fill + numbers
-    strides = [0 if tensor is None else fill + list(tensor.expand(to.shape).stride()) for tensor in (x, second, to)]
+    strides = [fill + list(tensor.expand(to.shape).stride()) for tensor in (x, x if second is None else second, to)]
     native.combine(
         x.data_ptr(),
         0 if second is None else second.data_ptr(),
         to.data_ptr(),
         0.0 if y is None or second is not None else float(y),
         upper,
-        *sizes,
-        *(stride for each in strides for stride in (each or [0] * _MAX_DIMS)),
+        *fill,
+        *to.shape,
+        *(stride for each in strides for stride in each),
         _NUMBERS[kind],
         TYPE_NUMBERS[x.dtype],
     )

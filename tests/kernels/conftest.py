@@ -1,8 +1,11 @@
 """Tests of the compiled CPU kernels run once for each build that this processor runs."""
 
+from collections.abc import Iterator
+
 import pytest
 from native_builds import built, load
 
+from octavo.kernels import dispatch
 from octavo.platforms.native import NativeKernels
 
 
@@ -10,3 +13,14 @@ from octavo.platforms.native import NativeKernels
 def native(request: pytest.FixtureRequest) -> NativeKernels:
     """One build of the compiled kernels."""
     return load(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _registrations_of_other_builds_end() -> Iterator[None]:
+    """What a test registers is forgotten at its end: other tests run the best build."""
+    before = [(operation, dict(operation.implementations)) for operation in dispatch._operations]
+    yield
+    for operation, implementations in before:
+        if operation.implementations != implementations:
+            operation.implementations = implementations
+            operation.rebind()

@@ -225,7 +225,7 @@ def test_an_empty_tape(native: NativeKernels) -> None:
         ("rms_norm", (0,) * 8),
         ("rms_norm", (0, 0, 0, 0, 0, 0, "1e-6", 0, 0)),
         ("activate", (0,) * 7),
-        ("add", (0,) * 6),
+        ("combine", (0,) * 22),
         ("gather", (0, 0, [], 0, 0)),
         ("replay", ()),
         ("replay", (3,)),

@@ -79,12 +79,11 @@ STORED: list[tuple[ExpertStorage, dict[str, torch.Tensor]]] = [
         },
     ),
 ]
+STORED_NAMES = ["separate", "stacked", "parts", "transposed", "interleaved"]
 
 
 @pytest.mark.parametrize("rank", [0, 1, None])
-@pytest.mark.parametrize(
-    ("storage", "tensors"), STORED, ids=["separate", "stacked", "parts", "transposed", "interleaved"]
-)
+@pytest.mark.parametrize(("storage", "tensors"), STORED, ids=STORED_NAMES)
 def test_every_form(storage: ExpertStorage, tensors: dict[str, torch.Tensor], rank: int | None) -> None:
     experts = Experts(NUM_EXPERTS, HIDDEN, SIZE, SPEC, storage, part(rank))
     load(experts, tensors)

@@ -314,8 +314,8 @@ def _table(rows: list[tuple[str, str, str]], are_encoders: bool) -> str:
     held = (
         "equal vectors of all tokens to 1e-4 (or to twice the reference's own rounding) in a batch"
         if are_encoders
-        else "equal log-probabilities to 1e-4 (or to twice the reference's own rounding) in a batch, in chunks and after "
-        "prefix hits"
+        else "equal log-probabilities to 1e-4 (or to twice the reference's own rounding) in a batch, in chunks and "
+        "after prefix hits"
     )
     counts = Counter(word for _, word, _ in rows)
     head = (

@@ -25,7 +25,7 @@ from octavo.records.experts import ExpertStorage, SeparateExperts, StackedExpert
 
 pytestmark = pytest.mark.skipif(native_kernels() is None, reason="needs compiled kernels; run on an AMD EPYC")
 
-from test_experts import DOWN, GATE, HIDDEN, NUM_EXPERTS, SIZE, STORED, UP  # noqa: E402
+from test_experts import DOWN, GATE, HIDDEN, NUM_EXPERTS, SIZE, STORED, STORED_NAMES, UP  # noqa: E402
 
 CPU = SchemeOptions(has_blocks=True)
 SEPARATE = SeparateExperts()
@@ -51,7 +51,7 @@ def rounded(name: str, weight: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("rank", RANKS)
-@pytest.mark.parametrize(("storage", "tensors"), STORED, ids=["separate", "stacked", "transposed", "interleaved"])
+@pytest.mark.parametrize(("storage", "tensors"), STORED, ids=STORED_NAMES)
 @pytest.mark.parametrize("name", ["int8", "int4"])
 def test_weights_are_rounded_as_they_are_loaded(
     name: str, storage: ExpertStorage, tensors: dict[str, torch.Tensor], rank: int | None

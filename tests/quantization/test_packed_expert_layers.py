@@ -26,7 +26,7 @@ from octavo.records.experts import ExpertSpec, ExpertStorage, SeparateExperts, S
 
 sys.path.append(str(Path(__file__).parents[1] / "layers"))
 
-from test_experts import DOWN, GATE, HIDDEN, NUM_EXPERTS, SIZE, STORED, UP
+from test_experts import DOWN, GATE, HIDDEN, NUM_EXPERTS, SIZE, STORED, STORED_NAMES, UP
 
 SPEC = ExpertSpec("silu")
 GPU = SchemeOptions(has_float8=True, has_groups=True)
@@ -77,7 +77,7 @@ def rounded(name: str, weight: torch.Tensor, group: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("rank", RANKS)
-@pytest.mark.parametrize(("storage", "tensors"), STORED, ids=["separate", "stacked", "transposed", "interleaved"])
+@pytest.mark.parametrize(("storage", "tensors"), STORED, ids=STORED_NAMES)
 @pytest.mark.parametrize("name", ["fp8", "mxfp4"])
 def test_weights_are_rounded_as_they_are_loaded(
     name: str, storage: ExpertStorage, tensors: dict[str, torch.Tensor], rank: int | None

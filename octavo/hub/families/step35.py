@@ -31,7 +31,7 @@ def _derive(values: ConfigValues) -> dict[str, Any]:
     """The usual keys, from lists by layer that go on with the layers that predict further tokens."""
     num_layers = values.count("num_hidden_layers")
     own = {key: values.get(key)[:num_layers] for key in _BY_LAYER if isinstance(values.get(key), list)}
-    derived = {key: own[key] for key in ("layer_types", "mlp_layer_types") if key in own}
+    derived: dict[str, Any] = {key: own[key] for key in ("layer_types", "mlp_layer_types") if key in own}
     listed = values.get("moe_layers_enum")
     if listed is not None:
         sparse = _numbers("moe_layers_enum", listed)

@@ -89,7 +89,7 @@ def trace(config: ModelConfig, max_positions: int) -> Trace:
     positions = torch.empty(1, NUM_TOKENS, dtype=torch.int64, device="meta")
     token_ids, padding = torch.empty_like(positions), torch.ones_like(positions)
     locality = TokenLocality(positions, counts_tokens=not config.is_encoder)
-    inputs = {"input_ids": token_ids, "attention_mask": padding, "position_ids": positions}
+    inputs: dict[str, Any] = {"input_ids": token_ids, "attention_mask": padding, "position_ids": positions}
     inputs |= {"token_type_ids": token_ids} if config.is_encoder and takes(model, "token_type_ids") else {}
     inputs |= {} if config.is_encoder else {"use_cache": False}
     try:
