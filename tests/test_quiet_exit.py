@@ -65,4 +65,7 @@ def test_a_server_that_ctrl_c_stops(folder: Path) -> None:
     flags = ("--port", "0", "--max-model-len", "64", "--kv-cache-memory-bytes", "1MiB", "--log-format", "json")
     lines = errors_of("-m", "octavo.cli.main", "serve", str(folder), *flags, end_with=signal.SIGINT)
     messages = [json.loads(line)["message"].partition(" ")[0] for line in lines]
-    assert messages == ["Start:", "Start:", "Loading", "Start:", "Start:", "Start:", "Start:", "Listening", "Shutting"]
+    assert messages == [
+        *("Start:", "Start:", "Computing", "Loading", "Start:", "Start:", "Start:", "Start:"),
+        *("Listening", "Shutting"),
+    ]

@@ -45,4 +45,4 @@ def test_each_way_of_quantisation_can_be_imported(place: str) -> None:
 def test_a_configuration_imports_its_own_family_only() -> None:
     ended = subprocess.run([sys.executable, "-c", READ_LLAMA], capture_output=True, text=True, check=True)
     names = {name.rpartition(".")[2] for name in ended.stdout.split()}
-    assert names == {"generic", "llama", "registry"}
+    assert names == {"generic", "generic_encoder", "llama", "registry"}

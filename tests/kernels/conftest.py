@@ -17,10 +17,9 @@ def native(request: pytest.FixtureRequest) -> NativeKernels:
 
 @pytest.fixture(autouse=True)
 def _registrations_of_other_builds_end() -> Iterator[None]:
-    """What a test registers is forgotten at its end: other tests run the best build."""
-    before = [(operation, dict(operation.implementations)) for operation in dispatch._operations]
+    """Other tests run the best build, whichever a test registers."""
+    before = [(operation, operation.implementations.get("cpu")) for operation in dispatch._operations]
     yield
-    for operation, implementations in before:
-        if operation.implementations != implementations:
-            operation.implementations = implementations
-            operation.rebind()
+    for operation, implementation in before:
+        if implementation is not None and operation.implementations["cpu"] is not implementation:
+            operation.register("cpu")(implementation)
