@@ -9,7 +9,7 @@ import msgspec
 
 from octavo.cli.parser import Parser
 from octavo.errors import ConfigError
-from octavo.hub.families import generic
+from octavo.hub.families import generic, generic_encoder
 from octavo.hub.families.registry import FAMILIES, family_of
 from octavo.hub.purpose import Purpose, purpose_of
 from octavo.hub.splade import SPLADE
@@ -25,7 +25,7 @@ _PURPOSES: dict[Purpose, str] = {
 _NEVER = "never run"
 _NOTES = """\
 Models that generate text serve embeddings, classification and reranking, too (--runner pooling).
-Any other causal language model of transformers is tried with its modules; octavo plan MODEL says whether it runs."""
+Any other decoder or encoder of transformers is tried with its modules; octavo plan MODEL says whether it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,12 @@ def all_rows(record: ParityRecord | None) -> list[Row]:
     """The families' architectures by name, then those that parity tests ran with the library's modules."""
     octavo, library = ({}, {}) if record is None else (record.octavo, record.transformers)
     families = [_row(name, family_of(name).model, "own", octavo.get(name)) for name in sorted(FAMILIES)]
-    return families + [_row(name, generic.MODEL, "transformers", library[name]) for name in sorted(library)]
+    return families + [_row(name, _library_model(name), "transformers", library[name]) for name in sorted(library)]
+
+
+def _library_model(name: str) -> str:
+    """The class for an architecture of the library, whose lists of encoders would take a second to import."""
+    return generic.MODEL if name.endswith(("ForCausalLM", "LMHeadModel")) else generic_encoder.MODEL
 
 
 def describe_run(run: ParityRun | None) -> str:

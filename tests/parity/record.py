@@ -21,6 +21,7 @@ from octavo.config import EngineConfig
 from octavo.errors import OctavoError
 from octavo.hub import ModelConfig, find_model
 from octavo.hub.families.generic import GenericFields
+from octavo.hub.families.generic_encoder import LibraryEncoderFields
 from octavo.hub.families.registry import FAMILIES
 from octavo.hub.json_file import read_json
 from octavo.hub.purpose import as_generative_config
@@ -180,7 +181,9 @@ def is_here(item: pytest.Item) -> bool:
 
 def _implementation(config: ModelConfig) -> tuple[str, str]:
     """Whose layers a model has, and its architecture."""
-    return "transformers" if isinstance(config.own, GenericFields) else "octavo", config.architecture
+    return "transformers" if isinstance(
+        config.own, (GenericFields, LibraryEncoderFields)
+    ) else "octavo", config.architecture
 
 
 def _named(settings: EngineConfig) -> list[tuple[str, str]]:
