@@ -869,16 +869,15 @@ PyObject* py_experts(PyObject*, PyObject* const* values, Py_ssize_t count) {
 
 PyMethodDef g_methods[] = {
     OCTAVO_METHOD(set_num_threads), OCTAVO_METHOD(num_threads), OCTAVO_METHOD(bind_threads), OCTAVO_METHOD(start_tape),
-    OCTAVO_METHOD(end_tape),
-    OCTAVO_METHOD(replay), OCTAVO_METHOD(packed_bytes), OCTAVO_METHOD(quantize), OCTAVO_METHOD(pack),
-    OCTAVO_METHOD(gather_packed), OCTAVO_METHOD(linear), OCTAVO_METHOD(combine), OCTAVO_METHOD(rms_norm),
-    OCTAVO_METHOD(head_linear),
-    OCTAVO_METHOD(gather), OCTAVO_METHOD(pack_int8), OCTAVO_METHOD(layer_norm), OCTAVO_METHOD(activate),
-    OCTAVO_METHOD(prepare_inputs), OCTAVO_METHOD(append_tokens), OCTAVO_METHOD(argmax), OCTAVO_METHOD(sample),
-    OCTAVO_METHOD(new_plan), OCTAVO_METHOD(plan_attention), OCTAVO_METHOD(attention), OCTAVO_METHOD(packed_attention),
-    OCTAVO_METHOD(rotate_heads), OCTAVO_METHOD(store_latent), OCTAVO_METHOD(latent_attention), OCTAVO_METHOD(choose_tokens),
-    OCTAVO_METHOD(causal_conv),     OCTAVO_METHOD(state_space_scan), OCTAVO_METHOD(gated_norm),
-    OCTAVO_METHOD(choose_experts), OCTAVO_METHOD(experts_workspace), OCTAVO_METHOD(experts),
+    OCTAVO_METHOD(end_tape), OCTAVO_METHOD(replay), OCTAVO_METHOD(packed_bytes), OCTAVO_METHOD(quantize),
+    OCTAVO_METHOD(pack), OCTAVO_METHOD(gather_packed), OCTAVO_METHOD(linear), OCTAVO_METHOD(combine),
+    OCTAVO_METHOD(rms_norm), OCTAVO_METHOD(head_linear), OCTAVO_METHOD(gather), OCTAVO_METHOD(pack_int8),
+    OCTAVO_METHOD(layer_norm), OCTAVO_METHOD(activate), OCTAVO_METHOD(prepare_inputs), OCTAVO_METHOD(append_tokens),
+    OCTAVO_METHOD(argmax), OCTAVO_METHOD(sample), OCTAVO_METHOD(new_plan), OCTAVO_METHOD(plan_attention),
+    OCTAVO_METHOD(attention), OCTAVO_METHOD(packed_attention), OCTAVO_METHOD(rotate_heads), OCTAVO_METHOD(store_latent),
+    OCTAVO_METHOD(latent_attention), OCTAVO_METHOD(choose_tokens), OCTAVO_METHOD(causal_conv),
+    OCTAVO_METHOD(state_space_scan), OCTAVO_METHOD(gated_norm), OCTAVO_METHOD(choose_experts),
+    OCTAVO_METHOD(experts_workspace), OCTAVO_METHOD(experts),
     {nullptr, nullptr, 0, nullptr},
 };
 

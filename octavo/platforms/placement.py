@@ -35,11 +35,11 @@ class Placement:
     nodes: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        threads = f"{self.num_threads} thread{_s(range(self.num_threads))}"
-        where = f" on CPU{_s(self.cpus)} {format_cpus(self.cpus)}" if self.cpus else ", not bound"
+        threads = f"{self.num_threads} thread{_s(self.num_threads)}"
+        where = f" on CPU{_s(len(self.cpus))} {format_cpus(self.cpus)}" if self.cpus else ", not bound"
         if self.is_pinned and len(self.cpus) > 1:
             where += ", one on each"
-        memory = f", memory on NUMA node{_s(self.nodes)} {format_cpus(self.nodes)}" if self.nodes else ""
+        memory = f", memory on NUMA node{_s(len(self.nodes))} {format_cpus(self.nodes)}" if self.nodes else ""
         return f"{threads}{where}{memory} ({self.reason})"
 
 
@@ -158,8 +158,8 @@ def _reason(topology: Topology, cores: list[Core], own: list[Core]) -> str:
     return ", ".join(reasons)
 
 
-def _s(of_them: Sequence[int]) -> str:
-    return "s" if len(of_them) > 1 else ""
+def _s(count: int) -> str:
+    return "s" if count > 1 else ""
 
 
 def _number(text: str) -> int:

@@ -12,11 +12,8 @@ from octavo.platforms.native import TYPE_NUMBERS, NativeKernels, profiled
 
 _MAX_GROUP = 64
 """Maximum number of heads that are computed together."""
-
-
 _NO_NORM = (0, 0, 0.0, 0, 0, 0, False)
 """Of vectors that are stored as they are: no norm, its type, its epsilon; no tables, their size, the order of pairs."""
-
 _PROFILED = profiled("linear")
 
 

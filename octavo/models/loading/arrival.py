@@ -14,6 +14,11 @@ _conversion = threading.Lock()
 """One tensor is converted at a time, which bounds the memory for intermediate results."""
 
 
+def takes_pieces(slots: Sequence[WeightSlot]) -> bool:
+    """Whether the only slot of a tensor stores pieces of it straight from the host's memory."""
+    return len(slots) == 1 and slots[0].can_split and runtime_of(slots[0].view.device).is_host
+
+
 class TensorArrival:
     """Collects a tensor that arrives in parts, in any order and from any thread, and fills its slots with it.
 
@@ -35,7 +40,7 @@ class TensorArrival:
         self._num_missing = math.prod(shape)
         view = slots[0].view
         self.is_direct = len(slots) == 1 and slots[0].is_direct
-        self.can_take = len(slots) == 1 and slots[0].can_split and runtime_of(view.device).is_host
+        self.can_take = takes_pieces(slots)
         self._values = view.view(-1) if self.is_direct else None
         self.device = view.device
         self.dtype = view.dtype if self.is_direct else dtype

@@ -13,7 +13,7 @@ import torch
 from octavo.errors import UnsupportedModelError
 from octavo.hub.gguf_names import EACH, GGUFConversion, gguf_conversion, hf_name
 from octavo.hub.model_config import ModelConfig
-from octavo.models.loading.arrival import TensorArrival
+from octavo.models.loading.arrival import TensorArrival, takes_pieces
 from octavo.models.loading.dequantize import SUPPORTED, dequantize
 from octavo.models.loading.files import read, read_into
 from octavo.models.loading.staging import Staging
@@ -199,7 +199,7 @@ def _split_raw(
 ) -> Iterator[_RawRows]:
     """Split a tensor into pieces that fit a buffer, if it can be; threads store them side by side."""
     rows = range(tensor.num_rows)
-    if change.permuted_heads or len(slots) > 1 or not slots[0].can_split:
+    if change.permuted_heads or not takes_pieces(slots):
         yield _RawRows(path, tensor, rows, slots, change)
         return
     for piece in slots[0].pieces(tensor.num_rows, tensor.num_bytes // tensor.num_rows, _BUFFER_BYTES):

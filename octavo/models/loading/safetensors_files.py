@@ -10,11 +10,11 @@ import torch
 
 from octavo.errors import UnsupportedModelError, WeightsError
 from octavo.hub.json_file import read_json
-from octavo.models.loading.arrival import TensorArrival
+from octavo.models.loading.arrival import TensorArrival, takes_pieces
 from octavo.models.loading.files import in_natural_order, read_into
 from octavo.models.loading.safetensors_header import SafetensorsEntry, read_header
 from octavo.models.loading.staging import Staging
-from octavo.platforms import available_cores, runtime_of
+from octavo.platforms import available_cores
 from octavo.quantization.slot import Slots, WeightSlot
 
 _SINGLE = "model.safetensors"
@@ -113,7 +113,7 @@ def _needed(
     rows = slot.whole_rows if len(slots) == 1 else None
     if rows is not None:
         yield _rows_of(tensor, range(rows.start, rows.stop)), (WeightSlot(slot.view),)
-    elif len(slots) == 1 and slot.can_split and runtime_of(slot.view.device).is_host:
+    elif takes_pieces(slots):
         for piece in slot.pieces(tensor.shape[0], tensor.num_bytes // tensor.shape[0], CHUNK_BYTES):
             yield _rows_of(tensor, piece), (slot.piece(piece),)
     else:
