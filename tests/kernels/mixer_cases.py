@@ -88,6 +88,17 @@ class StepCase:
         return torch.cat((*parts, rest))
 
 
+def alone(inputs: AttentionInputs, row: int, position: int) -> AttentionInputs:
+    """Inputs that decode one token of a row; what the cache keeps of it is there."""
+    rows = replace(
+        inputs.rows,
+        counts=torch.tensor([1, 1, 1, 0], dtype=torch.int32),
+        query_starts=torch.tensor([0, 1], dtype=torch.int32),
+        seq_lens=torch.tensor([position + 1], dtype=torch.int32),
+    )
+    return replace(inputs, rows=rows, slots=inputs.slots[row : row + 1])
+
+
 @dataclass
 class LatentCase:
     """A step of latent attention before its store, and the results."""

@@ -1,10 +1,12 @@
 """The builds of the compiled CPU kernels that this processor runs."""
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
+from octavo.kernels.dispatch import Operation
 from octavo.platforms.native import NativeKernels, instruction_sets
 
 EMULATED = {"amx_emulated": "avx512_bf16"}
@@ -27,6 +29,15 @@ def built() -> list[str]:
 def load(name: str) -> NativeKernels:
     """The build for an instruction set, whether or not Octavo would choose it."""
     return cast(NativeKernels, importlib.import_module(f"octavo.platforms._native_{name}"))
+
+
+def operations_of(
+    native: NativeKernels, register: Callable[[NativeKernels], None], operations: Mapping[str, Operation[Any]]
+) -> SimpleNamespace:
+    """A build's implementations of operations by name, as ``register`` makes them; they stay until a test's end."""
+    register(native)
+    found = {name: operation.implementations["cpu"] for name, operation in operations.items()}
+    return SimpleNamespace(**found, native=native)
 
 
 @contextmanager

@@ -1,14 +1,14 @@
 """The compiled choice of tokens against sorted scores of whole sequences."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
-from mixer_cases import IndexerCase, Lengths, indexer_case
+from mixer_cases import IndexerCase, Lengths, alone, indexer_case
 from native_builds import threads
 
-from octavo.kernels import AttentionInputs, choose_tokens
+from octavo.kernels import choose_tokens
 from octavo.kernels.cpu import native_indexer
 from octavo.platforms.native import TYPE_NUMBERS, NativeKernels
 
@@ -18,12 +18,10 @@ Choose = Callable[..., torch.Tensor]
 
 
 @pytest.fixture
-def choose(native: NativeKernels) -> Iterator[Choose]:
-    """This build's operation, with what is registered left as it was."""
-    before = choose_tokens.implementations["cpu"]
+def choose(native: NativeKernels) -> Choose:
+    """This build's operation."""
     native_indexer.register(native)
-    yield choose_tokens.implementations["cpu"]
-    choose_tokens.register("cpu")(before)
+    return choose_tokens.implementations["cpu"]
 
 
 def make(lengths: Lengths, num_chosen: int, **options: object) -> IndexerCase:
@@ -62,17 +60,6 @@ def test_sizes_of_heads(choose: Choose, dtype: torch.dtype, num_heads: int, head
 @pytest.mark.parametrize("block_size", [1, 7, 16, 48])
 def test_sizes_of_blocks(choose: Choose, block_size: int) -> None:
     check(choose, make(MIXED, 33, block_size=block_size), 33)
-
-
-def alone(inputs: AttentionInputs, row: int, position: int) -> AttentionInputs:
-    """Inputs that decode one token of a row; its key is in the cache."""
-    rows = replace(
-        inputs.rows,
-        counts=torch.tensor([1, 1, 1, 0], dtype=torch.int32),
-        query_starts=torch.tensor([0, 1], dtype=torch.int32),
-        seq_lens=torch.tensor([position + 1], dtype=torch.int32),
-    )
-    return replace(inputs, rows=rows, slots=inputs.slots[row : row + 1])
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -1,15 +1,14 @@
 """Compiled latent attention against attention over whole sequences in float64."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
-from mixer_cases import LatentCase, Lengths, latent_case
-from native_builds import threads
+from mixer_cases import LatentCase, Lengths, alone, latent_case
+from native_builds import operations_of, threads
 
-from octavo.kernels import AttentionInputs, CacheScales, latent_attention, store_latent
+from octavo.kernels import CacheScales, latent_attention, store_latent
 from octavo.kernels.cache_scales import round_vectors, vector_scales
 from octavo.kernels.cpu import native_latent_attention
 from octavo.platforms.native import CACHE_NUMBERS, TYPE_NUMBERS, NativeKernels
@@ -20,16 +19,10 @@ MIXED: Lengths = [(1, 300), (37, 290), (5, 70), (1, 1), (3, 3), (2, 600)]
 
 
 @pytest.fixture
-def latent(native: NativeKernels) -> Iterator[SimpleNamespace]:
-    """This build's operations by name, with what is registered left as it was."""
+def latent(native: NativeKernels) -> SimpleNamespace:
+    """This build's operations by name."""
     operations = {"store_latent": store_latent, "latent_attention": latent_attention}
-    before = {name: operation.implementations["cpu"] for name, operation in operations.items()}
-    native_latent_attention.register(native)
-    yield SimpleNamespace(
-        **{name: operation.implementations["cpu"] for name, operation in operations.items()}, native=native
-    )
-    for name, operation in operations.items():
-        operation.register("cpu")(before[name])
+    return operations_of(native, native_latent_attention.register, operations)
 
 
 def make(lengths: Lengths, **options: object) -> LatentCase:
@@ -134,17 +127,6 @@ def test_types_that_the_kernels_lack_run_as_the_reference(latent: SimpleNamespac
     case = make([(1, 9), (5, 12)], dtype=torch.float64)
     output = run(latent, case)
     assert torch.equal(output, latent_attention.reference(case.q, case.cache, case.inputs, case.spec))
-
-
-def alone(inputs: AttentionInputs, row: int, position: int) -> AttentionInputs:
-    """Inputs that decode one token of a row; its vector is in the cache."""
-    rows = replace(
-        inputs.rows,
-        counts=torch.tensor([1, 1, 1, 0], dtype=torch.int32),
-        query_starts=torch.tensor([0, 1], dtype=torch.int32),
-        seq_lens=torch.tensor([position + 1], dtype=torch.int32),
-    )
-    return replace(inputs, rows=rows, slots=inputs.slots[row : row + 1])
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -1,11 +1,10 @@
 """Compiled kernels around latent attention: GEMMs of heads, rotation, and the store of finished vectors."""
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 import torch
-from native_builds import threads
+from native_builds import operations_of, threads
 
 from octavo.kernels import CacheScales, finish_latent, head_linear, rotate_heads
 from octavo.kernels.cache_scales import LARGEST_VALUES, vector_scales
@@ -18,14 +17,9 @@ OPERATIONS = {"head_linear": head_linear, "rotate_heads": rotate_heads, "finish_
 
 
 @pytest.fixture
-def compiled(native: NativeKernels) -> Iterator[SimpleNamespace]:
-    """This build's operations by name, with what is registered left as it was."""
-    before = {name: operation.implementations["cpu"] for name, operation in OPERATIONS.items()}
-    native_latent_attention.register(native)
-    found = {name: operation.implementations["cpu"] for name, operation in OPERATIONS.items()}
-    yield SimpleNamespace(**found, native=native)
-    for name, operation in OPERATIONS.items():
-        operation.register("cpu")(before[name])
+def compiled(native: NativeKernels) -> SimpleNamespace:
+    """This build's operations by name."""
+    return operations_of(native, native_latent_attention.register, OPERATIONS)
 
 
 def normal(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:

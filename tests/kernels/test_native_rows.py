@@ -1,12 +1,12 @@
 """Compiled norms, activations and gathers, against the PyTorch references."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from native_builds import threads
+from native_builds import operations_of, threads
 
 from octavo.kernels import basic
 from octavo.kernels.cpu import native_rows
@@ -39,16 +39,9 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 @pytest.fixture
-def rows(native: NativeKernels) -> Iterator[SimpleNamespace]:
-    """This build's operations by name, with what is registered left as it was."""
-    operations = {name: getattr(basic, name) for name in NAMES}
-    before = {name: operation.implementations["cpu"] for name, operation in operations.items()}
-    native_rows.register(native)
-    yield SimpleNamespace(
-        **{name: operation.implementations["cpu"] for name, operation in operations.items()}, native=native
-    )
-    for name, operation in operations.items():
-        operation.register("cpu")(before[name])
+def rows(native: NativeKernels) -> SimpleNamespace:
+    """This build's operations by name."""
+    return operations_of(native, native_rows.register, {name: getattr(basic, name) for name in NAMES})
 
 
 @pytest.mark.parametrize("weight_type", TYPES)

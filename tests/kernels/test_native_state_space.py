@@ -1,13 +1,12 @@
 """Mamba-2's compiled kernels against the plain recurrence and the PyTorch references."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from mixer_cases import Lengths, StateCase, state_case
-from native_builds import threads
+from native_builds import operations_of, threads
 
 from octavo.kernels import state_space
 from octavo.kernels.cpu import native_state_space
@@ -22,16 +21,9 @@ MIXED: Lengths = [(2, 2), (1, 8), (40, 40), (23, 30), (7, 8), (4, 17)]
 
 
 @pytest.fixture
-def mixer(native: NativeKernels) -> Iterator[SimpleNamespace]:
-    """This build's operations by name, with what is registered left as it was."""
-    operations = {name: getattr(state_space, name) for name in NAMES}
-    before = {name: operation.implementations["cpu"] for name, operation in operations.items()}
-    native_state_space.register(native)
-    yield SimpleNamespace(
-        **{name: operation.implementations["cpu"] for name, operation in operations.items()}, native=native
-    )
-    for name, operation in operations.items():
-        operation.register("cpu")(before[name])
+def mixer(native: NativeKernels) -> SimpleNamespace:
+    """This build's operations by name."""
+    return operations_of(native, native_state_space.register, {name: getattr(state_space, name) for name in NAMES})
 
 
 def make(lengths: Lengths, **options: object) -> StateCase:

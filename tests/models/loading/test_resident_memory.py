@@ -19,7 +19,7 @@ from octavo.models.loading.safetensors_files import CHUNK_BYTES, MAX_THREADS
 from octavo.platforms.native import native_kernels
 
 pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc; run on Linux, an AMD EPYC"),
     pytest.mark.skipif(native_kernels() is None, reason="needs compiled kernels; run on an AMD EPYC"),
 ]
 
