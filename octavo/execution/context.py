@@ -48,8 +48,10 @@ class ContextBuilder:
         Args:
             num_kv_heads: key/value heads of a layer.
         """
-        run_bytes = group.block_size * spec.run_bytes
-        runs_per_block = self.plan.block_bytes // run_bytes if isinstance(spec, Full) else 0
+        runs_per_block = 0
+        if isinstance(spec, Full):
+            keys = self.cache.layers[group.layers[0]][0]
+            runs_per_block = keys.stride(1) // (group.block_size * spec.head_dim)
         return AttentionInputs(
             block_tables=self.state.block_tables[index],
             slots=self.state.row_slots[: shape.num_rows],

@@ -80,12 +80,15 @@ class PlainExperts(GroupedExperts):
 
 
 @kernel
-def make_experts(gate_up: torch.Tensor, weights: ExpertWeights, spec: ExpertSpec) -> ExpertsOp:
+def make_experts(
+    gate_up: torch.Tensor, weights: ExpertWeights, spec: ExpertSpec, *, deterministic: bool = False
+) -> ExpertsOp:
     """The fastest form of a layer's experts, called once their weights are loaded.
 
     Args:
         gate_up: the tensor in ``weights``, whose device selects the form.
         weights: may be overwritten, and are then read by the returned operation alone.
+        deterministic: whether a token's bits must not depend on the other tokens.
     """
     return PlainExperts(weights, spec)
 

@@ -61,6 +61,11 @@ class PackedMatrices(NamedTuple):
         return self.codes.dtype is FLOAT8
 
     @property
+    def form(self) -> str:
+        """What codes are: ``float4``, ``float8``, ``int4`` or ``int8``."""
+        return f"{'float' if self.is_float4 or self.is_float8 else 'int'}{self.bits}"
+
+    @property
     def middle(self) -> int:
         """The zero of groups that have none of their own."""
         return 0 if self.is_float4 or self.is_float8 else 1 << (self.bits - 1)

@@ -174,7 +174,8 @@ class Experts(nn.Module):
             return make_blocks(blocks.gate_up.packed, blocks, self.spec)
         tensors = self._gate_up.view(_ALL, _ALL), self._down.view(_ALL, _ALL)
         make = make_experts.reference if self.is_plain else make_experts
-        return make(tensors[0], ExpertWeights(*tensors, gate_up_bias, down_bias), self.spec)
+        weights = ExpertWeights(*tensors, gate_up_bias, down_bias)
+        return make(tensors[0], weights, self.spec, deterministic=self._deterministic)
 
     def _separate_slots(self, path: str, storage: SeparateExperts) -> Iterator[tuple[str, WeightSlot]]:
         num_experts, hidden, size = self.sizes

@@ -137,7 +137,7 @@ def test_mxfp4(rank: int | None, scales_first: bool, monkeypatch: pytest.MonkeyP
         "layer.experts.down_proj_scales": inner_scales,
     }
     # Weights may be updated. What packs them for the GEMMs is not looked at here.
-    monkeypatch.setattr("octavo.layers.experts.make_experts", lambda gate_up, weights, spec: None)
+    monkeypatch.setattr("octavo.layers.experts.make_experts", lambda gate_up, weights, spec, deterministic: None)
     for _ in range(2):
         load(experts, dict(sorted(tensors.items(), reverse=scales_first)))
         experts.finish_weights()

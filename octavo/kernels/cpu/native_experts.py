@@ -118,7 +118,9 @@ def register(native: NativeKernels) -> None:
     """Use the compiled kernels for experts on CPUs."""
 
     @make_experts.register("cpu")
-    def experts(gate_up: torch.Tensor, weights: ExpertWeights, spec: ExpertSpec) -> ExpertsOp:
+    def experts(
+        gate_up: torch.Tensor, weights: ExpertWeights, spec: ExpertSpec, *, deterministic: bool = False
+    ) -> ExpertsOp:
         if gate_up.dtype not in TYPE_NUMBERS:
             return make_experts.reference(gate_up, weights, spec)
         packed = _pack(native, gate_up, 2), _pack(native, weights.down, 1)

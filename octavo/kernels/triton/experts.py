@@ -4,6 +4,8 @@ Terms: a *pair* is a token and one of its experts, numbered ``token · K + place
 into row tiles of one expert each. The first GEMM gathers the tokens of its tiles and applies the gate, the second one
 scatters its results back to the pairs' numbers, and a sum over each token's pairs, in their order, ends it.
 
+One or two tokens go another way (:mod:`.few_experts`), unless results must not depend on the batch.
+
 No result depends on how pairs are tiled: each program sums over the input features in one order, and the tensor cores
 take the weights' rows in the same units for every size of tile.
 """
@@ -18,6 +20,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from octavo.kernels.experts import ExpertsOp, ExpertWeights
 from octavo.kernels.triton.experts_kernel import count_kernel, experts_kernel, order_kernel, sum_kernel
+from octavo.kernels.triton.few_experts import with_few
 from octavo.kernels.triton.launch import dependent_launch, has_tma
 from octavo.records.experts import ExpertSpec
 
@@ -88,9 +91,12 @@ def choose_tile(num_pairs: int, num_experts: int, itemsize: int, *, is_gated: bo
     return ExpertTile(128, 64 if is_gated else 128, block_k // 2, 3, 4, uses_descriptors=True)
 
 
-def make_experts(gate_up: torch.Tensor, weights: ExpertWeights, spec: ExpertSpec) -> ExpertsOp:
+def make_experts(
+    gate_up: torch.Tensor, weights: ExpertWeights, spec: ExpertSpec, *, deterministic: bool = False
+) -> ExpertsOp:
     """A layer's experts; see :func:`octavo.kernels.experts.make_experts`."""
-    return partial(experts_mlp, weights=weights, spec=spec)
+    many = partial(experts_mlp, weights=weights, spec=spec)
+    return many if deterministic else with_few(many, weights, spec)
 
 
 def experts_mlp(

@@ -3,7 +3,8 @@
 Few pairs of an expert meet weights that are converted in registers, since reading them is what takes time. Many pairs
 of float8 experts that were made for it are rounded to float8 first, so that the tensor cores multiply twice as fast.
 
-A token's bits depend on which of the two a step takes, and on nothing else of the other tokens.
+One or two tokens go another way (:mod:`.few_experts`). A token's bits depend on which of these a step takes, and on
+nothing else of the other tokens.
 """
 
 import math
@@ -18,6 +19,7 @@ from octavo.kernels.experts import ExpertsOp
 from octavo.kernels.packed_experts import PackedExperts, PackedMatrices
 from octavo.kernels.scaled import FLOAT8
 from octavo.kernels.triton.experts import PairOrder, order_pairs, sum_pairs
+from octavo.kernels.triton.few_experts import with_few
 from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch
 from octavo.kernels.triton.packed_experts_kernel import packed_experts_kernel, round_groups_kernel
 from octavo.kernels.triton.scaled import quantize_rows
@@ -106,8 +108,8 @@ def make_packed_experts(
                 f"to 2**{_LARGEST_EXPONENT - 127}, and such weights are probably damaged."
             )
     if deterministic:
-        weights = weights._replace(rounds_inputs=False)
-    return partial(packed_experts, weights=weights, spec=spec)
+        return partial(packed_experts, weights=weights._replace(rounds_inputs=False), spec=spec)
+    return with_few(partial(packed_experts, weights=weights, spec=spec), weights, spec)
 
 
 def packed_experts(
@@ -162,8 +164,6 @@ def packed_gemm(
     """
     num_outputs, num_features = y.shape[1], weight.num_inputs
     group = 0 if has_one_group(weight) else weight.group
-    kinds = {"int4": weight.bits == 4, "float8": weight.is_float8, "float4": weight.is_float4}
-    form = next((kind for kind in ("float4", "float8", "int4") if kinds[kind]), "int8")
     packed_experts_kernel[triton.cdiv(num_outputs, tile.block_n), len(order.tiles)](
         x,
         x_scales,
@@ -183,7 +183,7 @@ def packed_gemm(
         0.0 if spec is None else spec.limit,
         ACTIVATION="none" if spec is None else spec.activation,
         WEIGHS=spec is not None and spec.weighs_inputs,
-        FORM=form,
+        FORM=weight.form,
         GROUP=group,
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,

@@ -162,8 +162,8 @@ def unpack_floats(packed, exponents, dtype: tl.constexpr):
         # Float32 has the least power of two as a subnormal number.
         bits = tl.where(exponents > 0, exponents << 23, 1 << 22)
         scale = bits.to(tl.float32, bitcast=True)
-        low = (_float4_values(packed & 15) * scale).to(dtype)
-        high = (_float4_values(packed >> 4) * scale).to(dtype)
+        low = (float4_values(packed & 15) * scale).to(dtype)
+        high = (float4_values(packed >> 4) * scale).to(dtype)
     else:
         low, high = tl.inline_asm_elementwise(
             _SCALED_FLOAT4,
@@ -185,7 +185,7 @@ def scale_floats(sums, dtype: tl.constexpr):
 
 
 @triton.jit
-def _float4_values(codes):
+def float4_values(codes):
     numbers = codes.to(tl.int32)
     exponent = (numbers >> 1) & 3
     size = ((numbers & 1) + tl.where(exponent > 0, 2, 0)) << (tl.maximum(exponent, 1) - 1)
