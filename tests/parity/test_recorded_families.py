@@ -1,4 +1,7 @@
-"""On CPUs, small decode steps of every family are replayed without Python, and compute what steps that are run do."""
+"""On CPUs, small decode steps of every family are replayed without Python, and compute what steps that are run do.
+
+Of models with the transformers library's modules, some compute in ways that cannot be replayed.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +28,7 @@ def _generate(llm: LLM) -> list[RequestOutput]:
 
 
 @pytest.mark.sample(6)
-@pytest.mark.parametrize("name", [name for name in CONFIGS if name not in generic.CONFIGS])
+@pytest.mark.parametrize("name", CONFIGS)
 def test_decode_steps_are_replayed(
     name: str, checkpoint: Callable[[str], Checkpoint], start: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,7 +43,9 @@ def test_decode_steps_are_replayed(
     settings = {"dtype": "bfloat16", "device": "cpu", "block_size": 16}
     found = _generate(start(checkpoint(name), **settings))
     assert others, "no step was recorded"
-    assert not set.union(*others), "PyTorch's operations, which keep the step from being replayed"
+    assert name in generic.CONFIGS or not set.union(*others), (
+        "PyTorch's operations, which keep the step from being replayed"
+    )
     monkeypatch.setattr(recorded, "_MAX_TOKENS", 0)
     others.clear()
     expected = _generate(start(checkpoint(name), **settings))
