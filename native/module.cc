@@ -374,8 +374,36 @@ PyObject* py_combine(PyObject*, PyObject* const* values, Py_ssize_t count) {
         for (int i = 0; i < 4; ++i) four[i] = arguments.integer();
     combine.kind = (Combination)arguments.integer();
     combine.type = arguments.type();
+    combine.to_type = arguments.type();
     if (!arguments.are_right()) return nullptr;
     return execute_one(make_operation(combine));
+}
+
+PyObject* py_split_identities(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    SplitIdentities split{};
+    split.chosen = arguments.address<int64_t>();
+    split.shares = arguments.address<float>();
+    split.real = arguments.address<int64_t>();
+    split.real_shares = arguments.address<float>();
+    split.kept = arguments.address<float>();
+    split.num_rows = arguments.integer();
+    split.num_chosen = arguments.integer();
+    split.first = arguments.integer();
+    if (!arguments.are_right()) return nullptr;
+    return execute_one(make_operation(split));
+}
+
+PyObject* py_xielu(PyObject*, PyObject* const* values, Py_ssize_t count) {
+    Arguments arguments(values, count);
+    Xielu xielu{};
+    xielu.x = arguments.address<void>();
+    xielu.to = arguments.address<void>();
+    xielu.slopes = arguments.address<float>();
+    xielu.size = arguments.integer();
+    xielu.type = arguments.type();
+    if (!arguments.are_right()) return nullptr;
+    return execute_one(make_operation(xielu));
 }
 
 PyObject* py_gather(PyObject*, PyObject* const* values, Py_ssize_t count) {
@@ -870,7 +898,8 @@ PyObject* py_experts(PyObject*, PyObject* const* values, Py_ssize_t count) {
 PyMethodDef g_methods[] = {
     OCTAVO_METHOD(set_num_threads), OCTAVO_METHOD(num_threads), OCTAVO_METHOD(bind_threads), OCTAVO_METHOD(start_tape),
     OCTAVO_METHOD(end_tape), OCTAVO_METHOD(replay), OCTAVO_METHOD(packed_bytes), OCTAVO_METHOD(quantize),
-    OCTAVO_METHOD(pack), OCTAVO_METHOD(gather_packed), OCTAVO_METHOD(linear), OCTAVO_METHOD(combine),
+    OCTAVO_METHOD(pack), OCTAVO_METHOD(gather_packed), OCTAVO_METHOD(linear), OCTAVO_METHOD(combine), OCTAVO_METHOD(xielu),
+    OCTAVO_METHOD(split_identities),
     OCTAVO_METHOD(rms_norm), OCTAVO_METHOD(head_linear), OCTAVO_METHOD(gather), OCTAVO_METHOD(pack_int8),
     OCTAVO_METHOD(layer_norm), OCTAVO_METHOD(activate), OCTAVO_METHOD(prepare_inputs), OCTAVO_METHOD(append_tokens),
     OCTAVO_METHOD(argmax), OCTAVO_METHOD(sample), OCTAVO_METHOD(new_plan), OCTAVO_METHOD(plan_attention),

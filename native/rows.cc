@@ -159,4 +159,21 @@ void Gather::run(int64_t chunk) const {
         std::memcpy(to + row * row_bytes, table + index[row] * row_bytes, row_bytes);
 }
 
+void SplitIdentities::run(int64_t chunk) const {
+    for (int64_t row = chunk * 64; row < std::min(chunk * 64 + 64, num_rows); ++row) {
+        const int64_t at = row * num_chosen;
+        int64_t highest = 0;
+        for (int64_t i = at; i < at + num_chosen; ++i)
+            if (chosen[i] < first) highest = std::max(highest, chosen[i]);
+        float sum = 0.f;
+        for (int64_t i = at; i < at + num_chosen; ++i) {
+            const bool is_real = chosen[i] < first;
+            real[i] = is_real ? chosen[i] : highest;
+            real_shares[i] = is_real ? shares[i] : 0.f;
+            sum += is_real ? 0.f : shares[i];
+        }
+        kept[row] = sum;
+    }
+}
+
 }  // namespace octavo

@@ -62,6 +62,19 @@ struct Gather {
     void run(int64_t chunk) const;
 };
 
+// Experts from number `first` on return what they get: their shares are added up, and the highest of a token's other
+// experts stands in their place with a share of 0.
+struct SplitIdentities {
+    const int64_t* chosen;  // [rows, num_chosen], as all but `kept`
+    const float* shares;
+    int64_t* real;
+    float* real_shares;
+    float* kept;  // [rows]
+    int64_t num_rows, num_chosen, first;
+    int64_t count_chunks() const { return (num_rows + 63) / 64; }
+    void run(int64_t chunk) const;
+};
+
 // What values are multiplied by, given the sums of their squares.
 inline Lanes norm_scale(const Lanes& squares, int64_t size, float eps) {
     return splat(1.f / std::sqrt(sum(squares) / (float)size + eps));

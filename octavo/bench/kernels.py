@@ -27,6 +27,14 @@ def is_possible(case: KernelCase, setting: Setting) -> bool:
 
 
 def measure(case: KernelCase, setting: Setting, ceilings: Ceilings) -> dict[str, Any]:
+    """One kernel's figures; its memory goes back to the device."""
+    figures = figures_of(case, setting, ceilings)
+    gc.collect()
+    runtime_of(setting.device).return_memory()
+    return figures
+
+
+def figures_of(case: KernelCase, setting: Setting, ceilings: Ceilings) -> dict[str, Any]:
     """One kernel's figures, in seconds, with all samples; a failure is recorded as ``error``."""
     figures: dict[str, Any] = {
         "name": case.name,
@@ -41,8 +49,6 @@ def measure(case: KernelCase, setting: Setting, ceilings: Ceilings) -> dict[str,
         figures |= _measure(case.make(setting), setting, ceilings)
     except Exception as error:
         figures["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
-    gc.collect()
-    runtime_of(setting.device).return_memory()
     return figures
 
 

@@ -1,6 +1,6 @@
 """Kernel cases: attention of a step, as a whole and its parts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -98,7 +98,7 @@ def _make_inputs(setting: Setting, tables: torch.Tensor) -> AttentionInputs:
     )
 
 
-def _attention(setting: Setting) -> Work:
+def attention_work(setting: Setting) -> Work:
     """Norms, rotation, cache store and attention: everything between the QKV and the output projection."""
     batch = _make_batch(setting)
     backend = batch.backend
@@ -116,11 +116,15 @@ def _attention(setting: Setting) -> Work:
     moved = batch.qkv.nbytes + setting.num_tokens * (config.num_heads * config.head_dim * itemsize + key_bytes)
     return Work(
         run=run,
-        libraries=_sdpa(setting, len(batch.caches)),
         num_bytes=moved + (num_keys * key_bytes if is_decode else 0),
         num_operations=num_pairs * pair_operations,
         num_copies=len(batch.caches),
     )
+
+
+def _attention(setting: Setting) -> Work:
+    work = attention_work(setting)
+    return replace(work, libraries=_sdpa(setting, work.num_copies))
 
 
 def _sdpa(setting: Setting, num_copies: int) -> dict[str, Run]:

@@ -11,6 +11,7 @@ and for a picture of one or several profiles:
     <!-- end of picture -->
 """
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -171,6 +172,33 @@ def _kernel_row(kernel: Result) -> list[str]:
     return [*row, f"{number(library * 1e6)} ({kernel['library']})", number(library / seconds)]
 
 
+def _group_tables(result: Result) -> list[Table]:
+    tables = []
+    for part in result["parts"]:
+        headers = [f"head size {part['head_dim']}, group size"]
+        columns = []
+        for load in part["loads"]:
+            is_decode = load["phase"] == "decode"
+            headers += [f"{load['title']}: {'GB/s' if is_decode else 'TFLOP/s'}", "of limit", "of best"]
+            columns.append(
+                _group_cells(load["sizes"], *(("num_bytes", 1e9) if is_decode else ("num_operations", 1e12)))
+            )
+        names = [str(size["group_size"]) for size in part["loads"][0]["sizes"]]
+        rows = [[name, *itertools.chain(*cells)] for name, *cells in zip(names, *columns, strict=True)]
+        tables.append(Table(headers, rows))
+    return tables
+
+
+def _group_cells(sizes: Sequence[Result], amount: str, unit: float) -> list[list[str]]:
+    """Of each group size, the rate, its share of the device's limit, and of the best size's rate."""
+    rates = [None if size["seconds"] is None else size[amount] / size["seconds"] / unit for size in sizes]
+    best = max((rate for rate in rates if rate is not None), default=None)
+    return [
+        ["failed", "", ""] if rate is None else [number(rate), share(size["limit"], size["seconds"]), share(rate, best)]
+        for rate, size in zip(rates, sizes, strict=True)
+    ]
+
+
 def _profile_tables(result: Result) -> list[Table]:
     wall, steps = result["wall_seconds"], result["num_steps"]
     groups = [
@@ -202,5 +230,6 @@ def _profile_tables(result: Result) -> list[Table]:
 _TABLES: dict[str, Callable[[Result], list[Table]]] = {
     "engine": _engine_tables,
     "kernels": _kernel_tables,
+    "group_sizes": _group_tables,
     "profile": _profile_tables,
 }

@@ -29,6 +29,8 @@ from octavo.kernels.basic import (
     rms_norm,
     rotate_heads,
     silu_and_mul,
+    square_root,
+    xielu,
 )
 from octavo.kernels.blocks import FORMATS, LANES, block_kernels
 from octavo.kernels.cache_scales import CacheScales

@@ -22,6 +22,12 @@ def soft_cap(x: torch.Tensor, cap: float) -> torch.Tensor:
 
 
 @kernel
+def square_root(x: torch.Tensor) -> torch.Tensor:
+    """The square root of each value, the same bits wherever in ``x`` it stands; see :func:`.routing.sigmoid`."""
+    return x.sqrt()
+
+
+@kernel
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Root-mean-square norm over the last dimension (arXiv:1910.07467), computed in float32.
 
@@ -114,6 +120,20 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": F.silu,
 }
 """Activations by name, in PyTorch."""
+
+
+@kernel
+def xielu(x: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
+    """xIELU of each value (arXiv:2411.13010), in float32.
+
+    Args:
+        slopes: ``[4]`` float32: factors on the squares of positive values, on ``exp(x) − 1 − x`` of others, and on all
+            values; the upper bound of an exponent.
+    """
+    above, below, beta, largest = slopes.unbind()
+    wide = x.float()
+    curve = torch.where(wide > 0, above * wide * wide, below * (torch.expm1(torch.minimum(wide, largest)) - wide))
+    return (curve + beta * wide).to(x.dtype)
 
 
 @kernel

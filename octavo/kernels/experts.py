@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from octavo.kernels.basic import silu_and_mul
+from octavo.kernels.basic import activate, silu_and_mul
 from octavo.kernels.dispatch import kernel
 from octavo.kernels.linear import GATES
 from octavo.records.experts import ExpertSpec
@@ -100,7 +100,7 @@ def apply_gate(gate_up: torch.Tensor, spec: ExpertSpec) -> torch.Tensor:
     gate, up = gate_up.float().chunk(2, -1)
     up = up.clamp(-spec.limit, spec.limit)
     if spec.activation == "swiglu_step":
-        gate = silu_and_mul(torch.cat((gate, torch.ones_like(gate)), -1))
+        gate = activate(gate.contiguous(), "silu")
         return (gate.clamp(max=spec.limit) * up).to(gate_up.dtype)
     gate = gate.clamp(max=spec.limit)
     if spec.activation == "clamped_silu":

@@ -56,6 +56,12 @@ def sigmoid(x: torch.Tensor) -> torch.Tensor:
 
 
 @kernel
+def softplus(x: torch.Tensor) -> torch.Tensor:
+    """``log(1 + exp(x))`` of each value, the same bits wherever it stands; see :func:`sigmoid`."""
+    return -torch.stack((x, torch.zeros_like(x)), -1).log_softmax(-1)[..., 1]
+
+
+@kernel
 def choose_experts(
     logits: torch.Tensor, correction: torch.Tensor | None, routing: Routing
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -80,6 +86,29 @@ def choose_experts(
         total = reduce(torch.add, weights.unbind(1))  # PyTorch's sum has an order for each shape
         weights = weights / (total[:, None] + _LEAST_SUM)
     return chosen, weights * routing.scale
+
+
+@kernel
+def split_identities(
+    chosen: torch.Tensor, shares: torch.Tensor, first: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Put real experts in the place of those that return what they get.
+
+    In their place, the highest of the token's other experts computes with a share of 0, so that no further weights are
+    read.
+
+    Args:
+        chosen, shares: ``[T, K]`` int64 and float32.
+        first: number of the first expert that returns what it gets.
+
+    Returns:
+        ``[T, K]`` int64 and float32, and ``[T, 1]``: the share of what the token's others return.
+    """
+    is_identity = chosen >= first
+    kept = reduce(torch.add, shares.where(is_identity, 0).unbind(1))  # PyTorch's sum has an order for each shape
+    real = chosen.masked_fill(is_identity, 0)
+    real = real.where(~is_identity, real.amax(1, keepdim=True))
+    return real, shares.masked_fill(is_identity, 0), kept[:, None]
 
 
 def _only_open_groups(ranking: torch.Tensor, routing: Routing) -> torch.Tensor:

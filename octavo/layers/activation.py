@@ -48,18 +48,24 @@ def activation_of(name: str) -> Activation:
 class XIELU(nn.Module):
     """xIELU with trained slopes (arXiv:2411.13010), named as checkpoints name them."""
 
+    _slopes: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.alpha_p = _parameter(1)
         self.alpha_n = _parameter(1)
         self.beta = _parameter()
         self.eps = _parameter()
+        self.register_buffer("_slopes", torch.zeros(4, dtype=torch.float32), persistent=False)
+
+    def finish_weights(self) -> None:
+        """See :class:`octavo.layers.weights.Finishable`."""
+        above, below, beta, eps = (part.view(1).float() for part in (self.alpha_p, self.alpha_n, self.beta, self.eps))
+        self._slopes.copy_(torch.cat((F.softplus(above), beta + F.softplus(below), beta, eps)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Of any shape, in and out."""
-        above = F.softplus(self.alpha_p) * x * x
-        below = (self.beta + F.softplus(self.alpha_n)) * (torch.expm1(torch.minimum(x, self.eps)) - x)
-        return torch.where(x > 0, above, below) + self.beta * x
+        return kernels.xielu(x, self._slopes)
 
 
 def _parameter(*shape: int) -> nn.Parameter:

@@ -10,7 +10,7 @@ from functools import reduce
 import torch
 from torch import nn
 
-from octavo.kernels import RopeTables, activate
+from octavo.kernels import RopeTables, activate, square_root
 from octavo.kernels.routing import LogitsOp, make_logits, sigmoid
 from octavo.layers.build import Build
 from octavo.layers.context import StepContext
@@ -191,9 +191,9 @@ class _Resized(nn.Module):
 
     def forward(self, first: torch.Tensor, others: torch.Tensor) -> list[torch.Tensor]:
         """Each of ``others``, ``[N − 1, T, hidden]``, projected and with the root mean square of ``first``."""
-        size = self._square(first).sqrt()
+        size = square_root(self._square(first))
         projected = [projection(x) for projection, x in zip(self.projections, others, strict=True)]
-        return [(x * (size / self._square(x).clamp(min=_LEAST_SQUARE).sqrt())).to(x.dtype) for x in projected]
+        return [(x * (size / square_root(self._square(x).clamp(min=_LEAST_SQUARE)))).to(x.dtype) for x in projected]
 
     def _square(self, x: torch.Tensor) -> torch.Tensor:
         square: torch.Tensor = self.mean(x.float().square())

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import HeadNorms, RopeTables, apply_rope
+from octavo.kernels import HeadNorms, RopeTables, rotate_heads
 from octavo.layers.build import Build
 from octavo.layers.decoder import RotaryAttention
 from octavo.layers.norm import RMSNorm
@@ -70,7 +70,7 @@ class LateNormAttention(RotaryAttention):
         """See :meth:`RotaryAttention.prepare`."""
         q_size, k_size, v_size = self.sizes
         qk, v = qkv.split((q_size + k_size, v_size), dim=-1)
-        rotated = apply_rope(qk.unflatten(-1, (-1, self.head_dim)), *ropes[self.rope]).flatten(1)
+        rotated = rotate_heads(qk.unflatten(-1, (-1, self.head_dim)), *ropes[self.rope]).flatten(1)
         return torch.cat((rotated, v), -1), ropes[NO_ROPE], self.head_norms
 
 

@@ -8,7 +8,7 @@ import torch
 from octavo.hub.families.sparse import OutputGate
 from octavo.hub.model_config import ModelConfig
 from octavo.kernels import NO_TERMS, RopeTables
-from octavo.kernels.routing import sigmoid
+from octavo.kernels.routing import sigmoid, softplus
 from octavo.layers.build import Build
 from octavo.layers.context import StepContext
 from octavo.layers.decoder import RotaryAttention
@@ -35,9 +35,4 @@ class GatedAttention(RotaryAttention):
         return self.o_proj(heads.flatten(1))
 
 
-def _softplus(x: torch.Tensor) -> torch.Tensor:
-    """``log(1 + exp(x))``; for the bits' sake row by row, see :func:`octavo.kernels.routing.sigmoid`."""
-    return -torch.stack((x, torch.zeros_like(x)), -1).log_softmax(-1)[..., 1]
-
-
-_ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {"sigmoid": sigmoid, "softplus": _softplus}
+_ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {"sigmoid": sigmoid, "softplus": softplus}

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from octavo.kernels import gather_rows
 from octavo.layers.build import Build
 from octavo.layers.embedding import Embedding
 from octavo.layers.norm import RMSNorm
@@ -12,15 +13,26 @@ class LayerInputs(nn.Module):
     """For each token and layer, a vector from a table and one from the token's embedding.
 
     Args:
-        vocab_size: tokens in the table; the others have the inputs of token 0.
+        table_size: tokens in the table; the others have the inputs of token 0.
         size: of a vector.
     """
 
-    def __init__(self, num_layers: int, hidden_size: int, vocab_size: int, size: int, eps: float, build: Build) -> None:
+    _table_rows: torch.Tensor
+
+    def __init__(
+        self,
+        num_layers: int,
+        hidden_size: int,
+        vocab_size: int,
+        table_size: int,
+        size: int,
+        eps: float,
+        build: Build,
+    ) -> None:
         super().__init__()
         width = num_layers * size
         self.embed_tokens_per_layer = Embedding(
-            vocab_size,
+            table_size,
             width,
             scheme=build.embedding_scheme("embed_tokens_per_layer"),
             scale=size**0.5,
@@ -28,7 +40,8 @@ class LayerInputs(nn.Module):
         )
         self.per_layer_model_projection = build.linear("per_layer_model_projection", hidden_size, width)
         self.per_layer_projection_norm = RMSNorm(size, eps)
-        self._vocab_size = vocab_size
+        rows = torch.arange(vocab_size)
+        self.register_buffer("_table_rows", rows.where(rows < table_size, 0), persistent=False)
         self._shape = num_layers, size
         self._scale = hidden_size**-0.5
 
@@ -41,6 +54,6 @@ class LayerInputs(nn.Module):
         """
         projected = (self.per_layer_model_projection(x) * self._scale).unflatten(1, self._shape)
         projected = self.per_layer_projection_norm(projected)
-        listed = self.embed_tokens_per_layer(token_ids.masked_fill(token_ids >= self._vocab_size, 0))
+        listed = self.embed_tokens_per_layer(gather_rows(self._table_rows, token_ids))
         inputs = (projected + listed.unflatten(1, self._shape)) * 0.5**0.5
         return inputs if given is None else inputs.index_copy(0, given, projected[given])

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from octavo.errors import UnsupportedModelError
+from octavo.kernels import square_root
 from octavo.kernels.experts import apply_gate
 from octavo.kernels.linear import GATES
 from octavo.layers.activation import Activation
@@ -107,7 +108,7 @@ class SparseGatedMLP(GatedMLP):
         y = self.gate_up_proj(x)
         gates = y[:, : self._num_own].float()
         centered = gates - self._mean(gates)
-        cutoff = self._mean(centered.square()).sqrt() * self._num_deviations
+        cutoff = square_root(self._mean(centered.square())) * self._num_deviations
         y[:, : self._num_own] = (centered - cutoff).relu()
         return self.down_proj(GATES[self.activation](y))
 

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import reduce
 
 import torch
 from torch import nn
 
 from octavo.hub.families.experts import ExpertFields
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels.routing import LogitsOp, RouterOp, make_logits, make_router, sigmoid
+from octavo.kernels.routing import LogitsOp, RouterOp, make_logits, make_router, sigmoid, split_identities
 from octavo.layers.build import Build
 from octavo.layers.experts import Experts, Mxfp4Experts
 from octavo.layers.mlp import BoundedGatedMLP, GatedMLP, gate_of
@@ -122,16 +121,10 @@ class SparseMLP(nn.Module):
         return total if self.output_scale == 1 else total * self.output_scale
 
     def _with_identity(self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-        """What chosen experts compute, where some of them return what they get.
-
-        In their place, one of the token's other experts computes with a share of zero, so that no further weights are
-        read.
-        """
-        is_identity = chosen >= self.gate.routing.num_experts - self._num_identity
-        kept = reduce(torch.add, shares.where(is_identity, 0).unbind(1))  # PyTorch's sum has an order for each shape
-        real = chosen.masked_fill(is_identity, 0)
-        real = real.where(~is_identity, real.amax(1, keepdim=True))
-        return self.experts(x, real, shares.masked_fill(is_identity, 0)) + (x * kept[:, None]).to(x.dtype)
+        """What chosen experts compute, where some of them return what they get."""
+        first = self.gate.routing.num_experts - self._num_identity
+        real, real_shares, kept = split_identities(chosen, shares, first)
+        return self.experts(x, real, real_shares) + (x * kept).to(x.dtype)
 
 
 def feed_forward(config: ModelConfig, fields: ExpertFields, index: int, build: Build) -> SparseMLP | GatedMLP:

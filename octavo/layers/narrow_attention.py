@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from octavo.hub.model_config import ModelConfig
@@ -25,6 +24,8 @@ class NarrowValueAttention(nn.Module):
         value_scale: factor on values.
         has_sinks: whether the softmax has a learned logit for each head.
     """
+
+    _zeros: torch.Tensor
 
     def __init__(
         self,
@@ -55,14 +56,16 @@ class NarrowValueAttention(nn.Module):
         self.rope = rope
         self.value_dim = value_dim
         self.value_scale = value_scale
+        self.register_buffer("_zeros", torch.zeros(1, 1, head_dim - value_dim), persistent=False)
         self._sizes = (own_heads + own_kv_heads) * head_dim, own_kv_heads * value_dim
 
     def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], step: StepContext) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
         head_dim = self.attention.spec.head_dim
         rotated, values = self.qkv_proj(x).split(self._sizes, -1)
-        wide = F.pad(values.unflatten(1, (-1, self.value_dim)), (0, head_dim - self.value_dim)).flatten(1)
+        own = values.unflatten(1, (-1, self.value_dim))
+        wide = torch.cat((own, self._zeros.expand(*own.shape[:2], -1)), -1).flatten(1)
         terms = NO_TERMS if self.terms is None else self.terms.values()
         attended = self.attention(torch.cat((rotated, wide), -1), ropes[self.rope], None, step, terms)
-        own = attended.unflatten(1, (-1, head_dim))[..., : self.value_dim].flatten(1)
-        return self.o_proj(own * self.value_scale)
+        narrow = attended.unflatten(1, (-1, head_dim))[..., : self.value_dim].flatten(1)
+        return self.o_proj(narrow * self.value_scale)

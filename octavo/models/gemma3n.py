@@ -57,6 +57,7 @@ class Gemma3nForCausalLM(DecoderLM):
         inputs = LayerInputs(
             config.num_layers,
             hidden_size,
+            config.vocab_size,
             own.input_vocab_size,
             own.input_size,
             eps,

@@ -8,7 +8,18 @@ import torch
 
 from octavo.platforms.native import TYPE_NUMBERS, NativeKernels
 
-_NUMBERS = {"add": 0, "multiply": 1, "clamp": 2, "copy": 3, "soft_cap": 4}
+_NUMBERS = {
+    "add": 0,
+    "multiply": 1,
+    "clamp": 2,
+    "copy": 3,
+    "soft_cap": 4,
+    "subtract": 5,
+    "divide": 6,
+    "square_root": 7,
+    "sigmoid": 8,
+    "softplus": 9,
+}
 _MAX_DIMS = 4
 
 aten = torch.ops.aten
@@ -22,12 +33,13 @@ def combine(
     y: torch.Tensor | float | None = None,
     upper: float = 0.0,
 ) -> None:
-    """Write ``x + y``, ``x · y``, ``x`` bounded by ``y`` and ``upper``, ``x``, or ``y · tanh(x / y)`` to ``to``.
+    """Write a function of each value of ``x``, and of ``y`` for some functions, to ``to``.
 
     Args:
-        kind: ``add``, ``multiply``, ``clamp``, ``copy`` or ``soft_cap``.
+        kind: ``add``, ``subtract``, ``multiply``, ``divide``, ``clamp`` (to ``y`` and ``upper``), ``copy``,
+            ``soft_cap`` (``y · tanh(x / y)``), ``square_root``, ``sigmoid`` or ``softplus``.
         x: like the others of a type that the kernels know; of the shape of ``to`` or one that expands to it.
-        to: of at most four dimensions; its memory may be that of ``x``.
+        to: of at most four dimensions; its memory may be that of ``x``. Only a copy may have another type than ``x``.
     """
     second = y if isinstance(y, torch.Tensor) else None
     fill = [1] * (_MAX_DIMS - to.dim())
@@ -43,7 +55,13 @@ def combine(
         *(stride for each in strides for stride in each),
         _NUMBERS[kind],
         TYPE_NUMBERS[x.dtype],
+        TYPE_NUMBERS[to.dtype],
     )
+
+
+def can_copy(x: torch.Tensor, to: torch.Tensor) -> bool:
+    """Whether :func:`combine` can copy values from ``x`` to ``to``."""
+    return x.dtype in TYPE_NUMBERS and to.dtype in TYPE_NUMBERS and to.dim() <= _MAX_DIMS
 
 
 def combined(native: NativeKernels, func: Any, args: Sequence[Any]) -> torch.Tensor | None:
@@ -52,20 +70,77 @@ def combined(native: NativeKernels, func: Any, args: Sequence[Any]) -> torch.Ten
     return None if compute is None else compute(native, *args)
 
 
-def _pairwise(kind: str, *, in_place: bool, takes_numbers: bool = False) -> Callable[..., torch.Tensor | None]:
+def promoted(native: NativeKernels, func: Any, args: Sequence[Any]) -> Sequence[Any]:
+    """Arguments of an operation; those of two types, of which PyTorch would compute in a wider one, in that one."""
+    if func not in _PROMOTING or len(args) != 2 or not isinstance(args[1], torch.Tensor):
+        return args
+    x, y = args
+    if x.dtype == y.dtype or not {x.dtype, y.dtype} <= TYPE_NUMBERS.keys() or not (x.dim() and y.dim()):
+        return args
+    wide = torch.promote_types(x.dtype, y.dtype)
+    return [_converted(native, each, wide) for each in (x, y)]
+
+
+def _converted(native: NativeKernels, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if x.dtype == dtype or x.dim() > _MAX_DIMS:
+        return x
+    converted = torch.empty_like(x, dtype=dtype)
+    combine(native, "copy", x, converted)
+    return converted
+
+
+def _pairwise(kind: str, *, in_place: bool) -> Callable[..., torch.Tensor | None]:
     def compute(native: NativeKernels, x: torch.Tensor, y: Any) -> torch.Tensor | None:
         if isinstance(y, torch.Tensor):
-            if y.dtype != x.dtype or not (x.dim() and y.dim()):
+            if y.dtype != x.dtype or not (x.dim() and y.dim() and (_is_ordered(y) or not _repeats(x))):
                 return None
-        elif not (takes_numbers and isinstance(y, (int, float))):
+            shape = torch.broadcast_shapes(x.shape, y.shape)
+        elif isinstance(y, (int, float)):
+            shape = x.shape
+            if kind in ("add", "subtract") and x.dtype in TYPE_NUMBERS:
+                y = torch.tensor(y, dtype=x.dtype).item()  # as PyTorch does
+        else:
             return None
-        shape = torch.broadcast_shapes(x.shape, y.shape) if isinstance(y, torch.Tensor) else x.shape
         to = _result(x, shape, in_place=in_place)
         if to is not None:
             combine(native, kind, x, to, y)
         return to
 
     return compute
+
+
+def _alone(kind: str, y: float | None = None, upper: float = 0.0) -> Callable[..., torch.Tensor | None]:
+    def compute(native: NativeKernels, x: torch.Tensor) -> torch.Tensor | None:
+        to = _result(x, x.shape, in_place=False)
+        if to is not None:
+            combine(native, kind, x, to, y, upper)
+        return to
+
+    return compute
+
+
+def _squared(native: NativeKernels, x: torch.Tensor) -> torch.Tensor | None:
+    to = _result(x, x.shape, in_place=False)
+    if to is not None:
+        combine(native, "multiply", x, to, x)
+    return to
+
+
+def _copied(native: NativeKernels, x: torch.Tensor) -> torch.Tensor | None:
+    to = torch.empty_like(x)
+    if not can_copy(x, to):
+        return None
+    combine(native, "copy", x, to)
+    return to
+
+
+def _filled(
+    native: NativeKernels, to: torch.Tensor, x: torch.Tensor, non_blocking: bool = False
+) -> torch.Tensor | None:
+    if not can_copy(x, to) or not to.dim() >= x.dim() > 0:
+        return None
+    combine(native, "copy", x, to)
+    return to
 
 
 def _bounded(*, in_place: bool) -> Callable[..., torch.Tensor | None]:
@@ -98,20 +173,42 @@ def _joined(native: NativeKernels, parts: Sequence[torch.Tensor], dim: int = 0) 
 
 def _result(x: torch.Tensor, shape: Sequence[int], *, in_place: bool) -> torch.Tensor | None:
     """Memory for a result; None where the kernels, or the layout that PyTorch would choose, are others."""
-    order = [stride for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1]
-    if x.dtype not in TYPE_NUMBERS or len(shape) > _MAX_DIMS or order != sorted(order, reverse=True):
+    if x.dtype not in TYPE_NUMBERS or len(shape) > _MAX_DIMS or not _is_ordered(x):
         return None
     if in_place:
-        return x if list(shape) == list(x.shape) else None
+        return x if list(shape) == list(x.shape) and not _repeats(x) else None
     return x.new_empty(shape)
+
+
+def _is_ordered(x: torch.Tensor) -> bool:
+    """Whether no dimension has a smaller stride than a later one; those that repeat values do not count."""
+    order = [stride for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1 and stride]
+    return order == sorted(order, reverse=True)
+
+
+def _repeats(x: torch.Tensor) -> bool:
+    return any(not stride and size > 1 for stride, size in zip(x.stride(), x.shape, strict=True))
+
+
+def _stacked(native: NativeKernels, parts: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor | None:
+    return _joined(native, [part.unsqueeze(dim) for part in parts], dim)
 
 
 _OPERATIONS: dict[Any, Callable[..., torch.Tensor | None]] = {
     aten.add.Tensor: _pairwise("add", in_place=False),
     aten.add_.Tensor: _pairwise("add", in_place=True),
-    aten.mul.Tensor: _pairwise("multiply", in_place=False, takes_numbers=True),
-    aten.mul_.Tensor: _pairwise("multiply", in_place=True, takes_numbers=True),
+    aten.sub.Tensor: _pairwise("subtract", in_place=False),
+    aten.mul.Tensor: _pairwise("multiply", in_place=False),
+    aten.mul_.Tensor: _pairwise("multiply", in_place=True),
+    aten.div.Tensor: _pairwise("divide", in_place=False),
     aten.clamp.default: _bounded(in_place=False),
     aten.clamp_.default: _bounded(in_place=True),
+    aten.relu.default: _alone("clamp", 0.0, math.inf),
+    aten.neg.default: _alone("multiply", -1.0),
+    aten.square.default: _squared,
+    aten.clone.default: _copied,
+    aten.copy_.default: _filled,
     aten.cat.default: _joined,
+    aten.stack.default: _stacked,
 }
+_PROMOTING = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor}

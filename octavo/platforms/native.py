@@ -149,8 +149,14 @@ class NativeKernels(Protocol):
         """Value by value in four dimensions; see :func:`octavo.platforms.combine.combine`.
 
         Args:
-            numbers: sizes, strides of ``x``, ``y`` and ``to``, kind, type.
+            numbers: sizes, strides of ``x``, ``y`` and ``to``, kind, types of ``x`` and ``to``.
         """
+
+    def split_identities(self, *arguments: int) -> None:
+        """See :func:`octavo.kernels.routing.split_identities`: addresses of its tensors, sizes, ``first``."""
+
+    def xielu(self, x: int, to: int, slopes: int, size: int, type: int) -> None:
+        """See :func:`octavo.kernels.basic.xielu`; ``to`` may be ``x``."""
 
     def gather(self, table: int, index: int, to: int, num_rows: int, row_bytes: int) -> None:
         """Rows of a table."""

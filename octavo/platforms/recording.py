@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from octavo.platforms.combine import combined
+from octavo.platforms.combine import can_copy, combine, combined, promoted
 from octavo.platforms.native import NativeKernels
 
 _ALLOCATIONS = {
@@ -55,12 +55,31 @@ class Recording(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if not kwargs:
+            args = promoted(self._native, func, args)
         result = None if kwargs else combined(self._native, func, args)
         if result is None:
-            if not (func.is_view or func in _ALLOCATIONS):
-                self.others.add(str(func))
             result = func(*args, **kwargs)
+            if func.is_view:
+                self._note_copy(func, args[0], result)
+            elif func not in _ALLOCATIONS:
+                self.others.add(str(func))
         else:
             self._alive += args
         self._alive.append(result)
         return result
+
+    def _note_copy(self, func: Any, x: torch.Tensor, result: Any) -> None:
+        """Have what ``to``, ``reshape`` and the like copied, where no view would do, copied again in a replay."""
+        if not isinstance(result, torch.Tensor) or not result.numel() or _share_memory(x, result):
+            return
+        same = result.view(x.shape) if result.shape != x.shape else result  # a reshaped copy is contiguous
+        if can_copy(x, same):
+            combine(self._native, "copy", x, same)
+            self._alive.append(x)
+        else:
+            self.others.add(str(func))
+
+
+def _share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()

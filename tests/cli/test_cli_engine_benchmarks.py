@@ -1,8 +1,11 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from octavo.bench import group_sizes
+from octavo.bench.kernels_case import Setting, Work
 from octavo.cli.bench_report import describe_environment
 from octavo.cli.main import main
 
@@ -53,6 +56,37 @@ def test_kernels_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert "QKV GEMM" in shown and "head" not in shown
 
 
+def test_group_sizes_are_compared_and_one_that_fails_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads = (group_sizes.Load("decode", 2, 40), group_sizes.Load("prefill", 1, 24))
+    monkeypatch.setattr(group_sizes, "LOADS", loads)
+    make = group_sizes._CASE.make
+
+    def make_but_two(setting: Setting) -> Work:
+        if setting.phase == "prefill" and setting.config.num_heads == 2 * setting.config.num_kv_heads:
+            raise RuntimeError("too large")
+        return make(setting)
+
+    monkeypatch.setattr(group_sizes, "_CASE", replace(group_sizes._CASE, make=make_but_two))
+    path = tmp_path / "g.json"
+    flags = ["--model", "tiny", "--group-sizes", "1,2,3", "--device", "cpu", "--json", str(path)]
+    assert main(["bench", "kernels", *flags]) == 1
+    shown = capsys.readouterr()
+    assert "head size 64, prefill, 1 × 24, group size 2: RuntimeError: too large" in shown.err
+    result = json.loads(path.read_text())
+    assert [part["head_dim"] for part in result["parts"]] == [64, 128]
+    for part in result["parts"]:
+        decode, prefill = part["loads"]
+        assert [size["group_size"] for size in decode["sizes"] if size["seconds"] > 0] == [1, 2, 3]
+        assert decode["sizes"][0]["num_bytes"] < decode["sizes"][2]["num_bytes"]
+        assert [size["seconds"] is None for size in prefill["sizes"]] == [False, True, False]
+    assert main(["bench", "results", str(path)]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert sum(row[:1] == ["2"] and row[-1] == "failed" for row in rows) == 2
+    assert sum("100%" in row for row in rows) >= 2
+
+
 @pytest.mark.parametrize("case", ["decode", "prefill", "mixed"])
 def test_profiles(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--case", case, "--batch", "2", "--steps", "3", "--input-len", "20", "--out", str(tmp_path / "out")]
@@ -75,6 +109,7 @@ def test_profiles(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["bench", "engine", "--model", "/nowhere/at/all"], "/nowhere/at/all"),
         (["bench", "kernels", "--batch", "1,x"], "--batch takes numbers"),
         (["bench", "kernels", "--batch", "0"], "--batch takes numbers"),
+        (["bench", "kernels", "--group-sizes", "0,1"], "--group-sizes takes numbers"),
         (["bench", "results"], "Name files of results"),
         (["bench", "results", "/nowhere.json"], "Cannot read /nowhere.json"),
         (["profile", "--steps", "0"], "--steps must be at least 1"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from native_builds import operations_of, threads
 
-from octavo.kernels import basic
+from octavo.kernels import basic, routing
 from octavo.kernels.cpu import native_rows
 from octavo.platforms.native import TYPE_NUMBERS, NativeKernels
 
@@ -25,7 +25,10 @@ NAMES = (
     "activate",
     "gather_rows",
     "soft_cap",
+    "square_root",
+    "xielu",
 )
+ROUTING = ("sigmoid", "softplus", "split_identities")
 
 
 def random(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -41,7 +44,9 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
 @pytest.fixture
 def rows(native: NativeKernels) -> SimpleNamespace:
     """This build's operations by name."""
-    return operations_of(native, native_rows.register, {name: getattr(basic, name) for name in NAMES})
+    operations = {name: getattr(basic, name) for name in NAMES}
+    operations |= {name: getattr(routing, name) for name in ROUTING}
+    return operations_of(native, native_rows.register, operations)
 
 
 @pytest.mark.parametrize("weight_type", TYPES)
@@ -172,3 +177,45 @@ def test_a_nan_stays_in_its_row(rows: SimpleNamespace, dtype: torch.dtype) -> No
     assert torch.equal(rows.layer_norm(x, weight, None, 1e-6).isnan().all(-1), is_nan)
     for kind in ("silu", "gelu", "gelu_tanh"):
         assert torch.equal(rows.activate(x.clone(), kind).isnan().any(-1), is_nan)
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "softplus"])
+def test_sigmoid_and_softplus(rows: SimpleNamespace, name: str) -> None:
+    operation = getattr(rows, name)
+    x = torch.cat((torch.linspace(-30, 30, 1001), torch.tensor([-1e4, -90.0, 90.0, 1e4, torch.inf, -torch.inf])))
+    expected = getattr(torch.nn.functional, name)(x.double())
+    torch.testing.assert_close(operation(x).double(), expected, rtol=3e-7, atol=1e-12)
+    assert operation(torch.tensor([torch.nan, 1.0])).isnan().tolist() == [True, False]
+    for size in (1, 5, 16, 33):
+        assert torch.equal(operation(x[7 : 7 + size]), operation(x)[7 : 7 + size]), "bits depend on the place"
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_square_roots(rows: SimpleNamespace, dtype: torch.dtype) -> None:
+    x = random(0, 3, 50, dtype=dtype).square()[:, 1:]
+    assert torch.equal(rows.square_root(x), x.double().sqrt().to(dtype))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_xielu(rows: SimpleNamespace, dtype: torch.dtype) -> None:
+    slopes = torch.tensor([0.8, 1.1, 0.5, -1e-6])
+    x = torch.cat((torch.linspace(-20, 20, 803), torch.linspace(-1e-3, 1e-3, 101), torch.tensor([-1e3, 0.0]))).to(dtype)
+    exact = basic.xielu.reference(x.double(), slopes.double())
+    tolerance = {torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}[dtype]
+    result = rows.xielu(x, slopes)
+    assert result.dtype == dtype
+    torch.testing.assert_close(result.double(), exact, rtol=tolerance, atol=tolerance / 10)
+    turned = x[:800].view(20, 40).t()
+    close(rows.xielu(turned, slopes), basic.xielu.reference(turned, slopes))
+
+
+def test_split_identities(rows: SimpleNamespace) -> None:
+    chosen = torch.tensor([[1, 4, 3, 7], [6, 5, 4, 7], [0, 2, 1, 3], [7, 0, 4, 5]]).repeat(40, 1)
+    shares = random(0, *chosen.shape).softmax(-1)
+    for given in (chosen, chosen[:1], chosen[:0]):
+        own = shares[: len(given)]
+        for result, expected in zip(
+            rows.split_identities(given, own, 4), routing.split_identities.reference(given, own, 4), strict=True
+        ):
+            assert result.shape == expected.shape
+            torch.testing.assert_close(result, expected)

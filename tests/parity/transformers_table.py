@@ -5,22 +5,26 @@
 
 A tiny model is made of each architecture by shrinking its default configuration. Octavo's log-probabilities in float32
 must equal those of transformers to 1e-4, in a batch, in chunks and after prefix hits; of encoders, its tokens' vectors
-in a batch. Takes some minutes.
+in a batch. Each architecture is tried in a process of its own, with limits of time and memory. With
+``--outcomes FILE``, a later run tries only those that an earlier one did not reach.
 """
 
 import argparse
 import copy
 import datetime
-import gc
 import itertools
+import json
 import logging
+import multiprocessing
 import random
 import re
+import resource
 import tempfile
 import warnings
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +111,9 @@ SIZES: dict[str, Any] = {
 }
 HEADING = "## Causal language models of transformers\n\n"
 ENCODERS = "## Encoders of transformers\n\n"
-MAX_PARAMETERS = 5_000_000
+MAX_PARAMETERS = 20_000_000
+MAX_SECONDS = 120
+MAX_BYTES = 4 << 30
 PROMPTS = [random.Random(length).choices(range(3, VOCAB_SIZE), k=length) for length in (1, 5, 23, 40)]
 
 
@@ -284,23 +290,63 @@ def outcome(architecture: str, model_type: str) -> tuple[str, str]:
     return "parity", ""
 
 
+def limited_outcome(architecture: str, model_type: str) -> tuple[str, str]:
+    """The same from a process of its own, which may need more time or memory than it is given, or end."""
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    # A fork has all modules already; no thread has computed in this process.
+    process = multiprocessing.get_context("fork").Process(target=_send, args=(sender, architecture, model_type))
+    process.start()
+    sender.close()
+    try:
+        if not receiver.poll(MAX_SECONDS):
+            return "fails", f"not done after {MAX_SECONDS} s"
+        word, reason = receiver.recv()
+    except EOFError:
+        process.join()
+        return "fails", f"its process ended with exit code {process.exitcode}"
+    else:
+        return word, reason
+    finally:
+        process.kill()
+        process.join()
+
+
+def _send(sender: Connection, architecture: str, model_type: str) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
+    sender.send(outcome(architecture, model_type))
+
+
+def read_outcomes(path: Path | None) -> dict[str, tuple[str, str]]:
+    """Words and reasons by architecture, which an earlier run with the same transformers library wrote."""
+    if path is None or not path.exists():
+        return {}
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {name: (word, reason) for version, name, word, reason in rows if version == transformers.__version__}
+
+
 def main() -> None:
     """Write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="architectures; all if none is given")
     parser.add_argument("--encoders", action="store_true", help="try encoders instead of causal language models")
+    parser.add_argument(
+        "--outcomes", type=Path, help="what was found so far: read at the start, extended by each model"
+    )
     parser.add_argument("--page", type=Path, help="where the table goes, behind the last heading")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
+    known = read_outcomes(options.outcomes)
     rows = []
     for architecture, model_type in (encoders() if options.encoders else architectures()).items():
         if options.names and architecture not in options.names:
             continue
-        word, reason = outcome(architecture, model_type)
+        word, reason = known.get(architecture) or limited_outcome(architecture, model_type)
         rows.append((architecture, word, reason))
         print(architecture, word, reason, flush=True)
-        gc.collect()
+        if options.outcomes is not None and architecture not in known:
+            with options.outcomes.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([transformers.__version__, architecture, word, reason]) + "\n")
     if options.page is not None:
         page = options.page.read_text(encoding="utf-8")
         heading = ENCODERS if options.encoders else HEADING

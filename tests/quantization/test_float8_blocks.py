@@ -16,6 +16,7 @@ from octavo.layers.experts import Experts
 from octavo.layers.linear import Linear
 from octavo.layers.weights import collect_slots, finish
 from octavo.models.registry import build_model
+from octavo.parallel import Section, TensorParallel
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.float8_config import parse_float8
 from octavo.quantization.stored import ExpandedScheme, PackedScheme
@@ -83,6 +84,38 @@ def test_devices_with_float8_keep_the_values() -> None:
     layer.finish_weights()
     x = torch.randn(3, 64, generator=random)
     torch.testing.assert_close(layer(x), x @ torch.cat(weights).T)
+
+
+@pytest.mark.parametrize("num_inputs", [20, 64, 84])
+def test_sizes_need_not_be_multiples_of_a_block(num_inputs: int) -> None:
+    layer = Build(parse_float8(FP8, SchemeOptions(has_float8=True))).linear("proj", num_inputs, 77)
+    random = torch.Generator().manual_seed(0)
+    values, scales, weight = draw((77, num_inputs), random)
+    slots = dict(layer.weight_slots("proj"))
+    slots["proj.weight"].fill(values)
+    slots["proj.weight_scale_inv"].fill(scales)
+    finish(layer)
+    x = torch.randn(84, num_inputs, generator=random)
+    torch.testing.assert_close(layer(x), x @ weight.T, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("has_float8", [True, False])
+def test_one_tensor_of_several_parts_is_divided_part_by_part(rank: int, has_float8: bool) -> None:
+    """Blocks of scales begin elsewhere than parts, and than what a device has of them."""
+    options, tp = SchemeOptions(has_float8=has_float8), TensorParallel(rank, 2)
+    sections = [Section(size, 8) for size in (48, 16, 16)]
+    layer = Build(parse_float8(FP8, options), tensor_parallel=tp).linear("qkv_proj", 64, sections, split="column")
+    random = torch.Generator().manual_seed(0)
+    values, scales, weight = draw((80, 64), random)
+    for name, slot in layer.weight_slots("qkv_proj"):
+        tensor = {"qkv_proj.weight": values, "qkv_proj.weight_scale_inv": scales}[name]
+        assert slot.accepts(tuple(tensor.shape))
+        slot.fill(tensor)
+    finish(layer)
+    own = torch.cat([part.chunk(2)[rank] for part in weight.split((48, 16, 16))])
+    x = torch.randn(3, 64, generator=random)
+    torch.testing.assert_close(layer(x), x @ own.T, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import torch
 
-from octavo.kernels import basic
+from octavo.kernels import basic, routing
 from octavo.kernels.cpu.native_linear import GATE_NUMBERS
-from octavo.platforms.combine import combine
+from octavo.platforms.combine import can_copy, combine
 from octavo.platforms.native import TYPE_NUMBERS, NativeKernels, profiled
 
 _NUMBERS = GATE_NUMBERS | {"gelu": 3, "relu": 4, "relu2": 5}
@@ -138,6 +138,44 @@ def register(native: NativeKernels) -> None:
             return basic.soft_cap.reference(x, cap)
         combine(native, "soft_cap", x, x, cap)
         return x
+
+    def alone(x: torch.Tensor, kind: str) -> torch.Tensor:
+        y = x.new_empty(x.shape)
+        with profiled_activation:
+            combine(native, kind, x, y)
+        return y
+
+    @routing.sigmoid.register("cpu")
+    def sigmoid(x: torch.Tensor) -> torch.Tensor:
+        return alone(x, "sigmoid") if can_copy(x, x) else routing.sigmoid.reference(x)
+
+    @routing.softplus.register("cpu")
+    def softplus(x: torch.Tensor) -> torch.Tensor:
+        return alone(x, "softplus") if can_copy(x, x) else routing.softplus.reference(x)
+
+    @basic.square_root.register("cpu")
+    def square_root(x: torch.Tensor) -> torch.Tensor:
+        return alone(x, "square_root") if can_copy(x, x) else basic.square_root.reference(x)
+
+    @routing.split_identities.register("cpu")
+    def split_identities(
+        chosen: torch.Tensor, shares: torch.Tensor, first: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        chosen, shares = chosen.contiguous(), shares.contiguous()
+        real, real_shares, kept = torch.empty_like(chosen), torch.empty_like(shares), shares.new_empty(len(shares), 1)
+        tensors = (chosen, shares, real, real_shares, kept)
+        native.split_identities(*(tensor.data_ptr() for tensor in tensors), *chosen.shape, first)
+        return real, real_shares, kept
+
+    @basic.xielu.register("cpu")
+    def xielu(x: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
+        if x.dtype not in TYPE_NUMBERS:
+            return basic.xielu.reference(x, slopes)
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        with profiled_activation:
+            native.xielu(x.data_ptr(), y.data_ptr(), slopes.data_ptr(), x.numel(), TYPE_NUMBERS[x.dtype])
+        return y
 
     @basic.gather_rows.register("cpu")
     def gather_rows(table: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

@@ -60,14 +60,18 @@ class _Ahead(triton.AsyncCompileMode):
             # If a kernel fails to compile, Triton leaves its mode active and rejects the next attempt, too.
             active_mode.set(None)
 
-    def submit(self, key: str, compile_fn: Callable[[], Any], finalize_fn: Callable[[Any], None]) -> Any:
+    def submit(
+        self, key: str, compile_fn: Callable[[], Any], finalize_fn: Callable[[Any], None], *cleanup_fn: Any
+    ) -> Any:
+        """``cleanup_fn`` is an argument since Triton 3.9."""
+
         def compile_and_load() -> Any:
             kernel = compile_fn()
             # The property builds the launcher and loads the kernel onto the device.
             _ = kernel.run
             return kernel
 
-        future = super().submit(key, compile_and_load, finalize_fn)
+        future = super().submit(key, compile_and_load, finalize_fn, *cleanup_fn)
         # Register the future, so that later launches of this kernel find it and do not submit it again.
         finalize_fn(future)
         return future

@@ -1,7 +1,11 @@
 """Compiled kernels are kept below one folder of Octavo's own."""
 
+import inspect
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,6 +16,7 @@ from triton.runtime.cache import get_cache_manager  # noqa: E402
 
 from octavo.kernels import dispatch  # noqa: E402
 from octavo.kernels.select import bind_kernels  # noqa: E402
+from octavo.kernels.triton import compile as triton_compile  # noqa: E402
 from octavo.kernels.triton import compiler_key  # noqa: E402
 from octavo.platforms import ImaginedGpu  # noqa: E402
 
@@ -92,3 +97,14 @@ def test_a_folder_that_cannot_be_written_keeps_no_key(tmp_path: Path, keys: list
 
 def test_a_kept_key_is_tritons_own(tmp_path: Path) -> None:
     assert key_of_a_new_process(tmp_path) == key_of_a_new_process(tmp_path) == compiler_key._compute_key()
+
+
+def test_a_kernel_that_is_compiled_ahead_is_found_by_later_launches() -> None:
+    """With whatever functions this version of Triton hands over."""
+    kernel, kept = SimpleNamespace(run="launcher"), list[Any]()
+    num_functions = len(inspect.signature(triton.AsyncCompileMode.submit).parameters) - 2
+    functions = [lambda: kernel, kept.append, lambda future: None][:num_functions]
+    with ThreadPoolExecutor(1) as pool, triton_compile._Ahead(pool) as mode:
+        future = mode.submit("key", *functions)
+        assert kept == [future]
+    assert future.result() is kernel

@@ -188,6 +188,14 @@ def test_any_group(num_heads: int, num_kv_heads: int, device: torch.device) -> N
 
 
 @pytest.mark.sample(3)
+@pytest.mark.parametrize("group", [1, 2, 3, 5, 6, 7, 9, 11, 13, 16])
+@pytest.mark.parametrize("num_programs", [1, 4096])
+def test_any_group_by_the_tiles_of_half_types(group: int, num_programs: int, device: torch.device) -> None:
+    case = Case([33, 150], 2 * group, 2, 64, device, torch.float16)
+    case.check(case.run(2, choose_tile(64, torch.float16, num_programs, group)))
+
+
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("block_size", [8, 16, 32, 64])
 @pytest.mark.parametrize("num_tokens", [16, 32])
 def test_any_block_size(block_size: int, num_tokens: int, device: torch.device) -> None:

@@ -240,7 +240,7 @@ def test_the_kernel_without_slopes_is_not_chosen_for_them(
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("heads", [(2, 2), (6, 2), (5, 1)])
+@pytest.mark.parametrize("heads", [(2, 2), (6, 2), (5, 1), (7, 1), (9, 1), (16, 1)])
 @pytest.mark.parametrize("head_dim", [24, 64])
 def test_heads(device: torch.device, heads: tuple[int, int], head_dim: int) -> None:
     check(make_case(device, [(18, 35), (3, 3)], heads=heads, head_dim=head_dim))
