@@ -80,31 +80,45 @@ def _compressed_tensors(preset: str, weight: torch.Tensor) -> Product:
     from compressed_tensors.quantization import preset_name_to_scheme
 
     scheme = preset_name_to_scheme(preset, ["Linear"])
-    values = _compressed_tensors_rounded(weight, scheme.weights)
+    values = compressed_tensors_rounded(weight, scheme.weights)
     inputs = scheme.input_activations
     if inputs is None:
         return partial(F.linear, weight=values)
-    return lambda x: F.linear(_compressed_tensors_rounded(x, inputs), values)
+    return lambda x: F.linear(compressed_tensors_rounded(x, inputs), values)
 
 
-def _compressed_tensors_rounded(x: torch.Tensor, args: Any) -> torch.Tensor:
-    """A matrix rounded by its largest magnitudes: per row, per group of a row or per block."""
-    from compressed_tensors.quantization import QuantizationStrategy, fake_quantize
-    from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
+def compressed_tensors_rounded(x: torch.Tensor, args: Any) -> torch.Tensor:
+    """A matrix rounded by the library's settings, in smaller groups if its rows are no multiple of theirs."""
+    from compressed_tensors.quantization import fake_quantize
 
-    parts, is_grouped = x, args.strategy in (QuantizationStrategy.GROUP, QuantizationStrategy.TENSOR_GROUP)
-    if is_grouped:
-        args = args.model_copy(update={"group_size": min(args.group_size, largest_group(x))})
-        parts = x.unflatten(1, (-1, args.group_size))
-    elif args.strategy == QuantizationStrategy.BLOCK:
-        parts = _blocks(x, *args.block_structure)
-    factor = None
-    if args.strategy == QuantizationStrategy.TENSOR_GROUP:
-        factor = generate_gparam(x.amin(), x.amax())
-    lowest, highest = parts.amin(-1, keepdim=parts is x), parts.amax(-1, keepdim=parts is x)
-    scales, zeros = calculate_qparams(lowest, highest, args, global_scale=factor)
+    args = args.model_copy(update={"group_size": args.group_size and min(args.group_size, largest_group(x))})
+    scales, zeros, factor = compressed_tensors_scales(x, args)
     found: torch.Tensor = fake_quantize(x, scales, zeros, args, global_scale=factor)
     return found
+
+
+def compressed_tensors_scales(x: torch.Tensor, args: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """How the library rounds a matrix by its largest magnitudes.
+
+    Args:
+        args: its settings: per tensor, row, group of a row, or block.
+
+    Returns:
+        Scales, zeros, and the factor of all scales (NVFP4).
+    """
+    from compressed_tensors.quantization import QuantizationStrategy as Strategy
+    from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
+
+    factor = generate_gparam(x.amin(), x.amax()) if args.strategy == Strategy.TENSOR_GROUP else None
+    if args.strategy == Strategy.BLOCK:
+        parts = _blocks(x, *args.block_structure)
+    elif args.strategy == Strategy.TENSOR:
+        parts = x.flatten()
+    elif args.group_size is None:
+        parts = x[:, None]
+    else:
+        parts = x.unflatten(1, (-1, args.group_size))
+    return *calculate_qparams(parts.amin(-1), parts.amax(-1), args, global_scale=factor), factor
 
 
 def _blocks(x: torch.Tensor, height: int, width: int) -> torch.Tensor:
