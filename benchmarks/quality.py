@@ -4,8 +4,8 @@ python benchmarks/quality.py --output-json result.json
 python benchmarks/quality.py --model FILE.gguf --schemes int4 "fp8 cache" --tokens 384 --tasks 0
 
 A scheme rounds all linear layers but the head of a model that computes in float32, with the functions that loading
-uses, so that nothing else differs; or it is a setting of the engine. Models are loaded anew for each scheme, so one
-copy of the weights in float32 and the logits of the text have to fit the memory.
+uses or another library's, so that nothing else differs; or it is a setting of the engine. Models are loaded anew for
+each scheme, so one copy of the weights in float32 and the logits of the text have to fit the memory.
 """
 
 import argparse

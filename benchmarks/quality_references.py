@@ -80,7 +80,7 @@ def _compressed_tensors(preset: str, weight: torch.Tensor) -> Product:
     from compressed_tensors.quantization import preset_name_to_scheme
 
     scheme = preset_name_to_scheme(preset, ["Linear"])
-    values = compressed_tensors_rounded(weight, scheme.weights)
+    values = weight.copy_(compressed_tensors_rounded(weight, scheme.weights))
     inputs = scheme.input_activations
     if inputs is None:
         return partial(F.linear, weight=values)

@@ -25,7 +25,8 @@ class Scheme:
     """A way to compute what is otherwise computed in float32.
 
     Attributes:
-        make: the GEMM of a float32 weight ``[out, in]``; None for that of the engine.
+        make: the GEMM of a float32 weight ``[out, in]``; None for that of the engine. The weight may be overwritten,
+            so that the rounded one takes no further memory.
         settings: the engine's.
         bound: the largest mean KL divergence that it may have, in nats a token.
         cache: rounds the keys, or values, of a layer of a Hugging Face model, which is measured in place of Octavo's.
@@ -46,12 +47,12 @@ def largest_group(weight: torch.Tensor) -> int:
 
 def weights_only(round_values: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], Product]:
     """Only weights are rounded."""
-    return lambda weight: partial(F.linear, weight=round_values(weight))
+    return lambda weight: partial(F.linear, weight=weight.copy_(round_values(weight)))
 
 
 def _float8(weight: torch.Tensor) -> Product:
     values, scales = quantize_rows(weight, FLOAT8)
-    return float8_linear(values.float(), scales[:, 0], None, deterministic=False)[0]
+    return float8_linear(weight.copy_(values), scales[:, 0], None, deterministic=False)[0]
 
 
 def _float8_values(weight: torch.Tensor) -> torch.Tensor:
