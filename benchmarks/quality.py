@@ -4,8 +4,8 @@ python benchmarks/quality.py --output-json result.json
 python benchmarks/quality.py --model FILE.gguf --schemes int4 "fp8 cache" --tokens 384 --tasks 0
 
 A scheme rounds all linear layers but the head of a model that computes in float32, with the functions that loading
-uses, so that nothing else differs; or it is a setting of the engine. Models are loaded anew for each scheme, so one
-copy of the weights in float32 and the logits of the text have to fit the memory.
+uses or another library's, so that nothing else differs; or it is a setting of the engine. Models are loaded anew for
+each scheme, so one copy of the weights in float32 and the logits of the text have to fit the memory.
 """
 
 import argparse
@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 from common import describe
-from quality_schemes import ALL, REFERENCES, Product, Scheme
+from quality_references import REFERENCES, TransformersReader, check_installed
+from quality_schemes import SCHEMES, SERVED, Product, Scheme
 from quality_tasks import Task, make_tasks
 from torch import nn
 
@@ -40,6 +41,7 @@ _ENGINE = {
     "use_tqdm_on_load": False,
 }
 _ROWS_AT_ONCE = 64
+ALL = SCHEMES | SERVED | REFERENCES
 
 
 class Reader:
@@ -71,19 +73,9 @@ class Reader:
         assert len(found) == len(token_ids) - 1, "the prompt's positions come in order, in pieces of many rows"
         return found.sub_(found.logsumexp(-1, keepdim=True))
 
-    def answer(self, task: Task) -> tuple[bool, float]:
-        """Whether greedy generation would write a task's answer, and the mean log-probability of the answer's tokens.
-
-        The answer's first tokens may be joined with the prompt's last ones; then these are part of the answer.
-        """
-        prompt, text = self.encode(task.prompt), self.encode(task.prompt + task.answer)
-        start = next((i for i, pair in enumerate(zip(prompt, text, strict=False)) if pair[0] != pair[1]), len(prompt))
-        found, targets = self.logprobs(text)[start - 1 :], torch.tensor(text[start:])
-        is_found = bool((found.argmax(-1) == targets).all())
-        return is_found, found.gather(1, targets[:, None]).mean().item()
-
     def close(self) -> None:
         """Free the model."""
+        self._llm.apply_model(_unwatch)
         self._llm.shutdown()
 
     def _watch(self, model: nn.Module) -> None:
@@ -108,11 +100,30 @@ class Reader:
             layer.free_weight()
 
 
+AnyReader = Reader | TransformersReader
+
+
+def _unwatch(model: nn.Module) -> None:
+    del model.logits  # the method of its class is seen again
+
+
 def weight_of(layer: Linear) -> torch.Tensor:
     """A plain layer's weight, ``[out, in]``."""
     if layer.packed is None:
         return layer.weight.data
     return layer.packed.rows(torch.arange(layer.out_features))
+
+
+def answer(reader: AnyReader, task: Task) -> tuple[bool, float]:
+    """Whether greedy generation would write a task's answer, and the mean log-probability of the answer's tokens.
+
+    The answer's first tokens may be joined with the prompt's last ones; then these are part of the answer.
+    """
+    prompt, text = reader.encode(task.prompt), reader.encode(task.prompt + task.answer)
+    start = next((i for i, pair in enumerate(zip(prompt, text, strict=False)) if pair[0] != pair[1]), len(prompt))
+    found, targets = reader.logprobs(text)[start - 1 :], torch.tensor(text[start:])
+    is_found = bool((found.argmax(-1) == targets).all())
+    return is_found, found.gather(1, targets[:, None]).mean().item()
 
 
 def _with_bias(product: Product, bias: torch.Tensor | None) -> Product:
@@ -133,11 +144,11 @@ def compare(reference: torch.Tensor, found: torch.Tensor, token_ids: Sequence[in
     }
 
 
-def score(reader: Reader, tasks: Sequence[Task]) -> dict[str, Any]:
+def score(reader: AnyReader, tasks: Sequence[Task]) -> dict[str, Any]:
     """The share of answers that are found, of all tasks and by kind, and the mean log-probability of an answer."""
     if not tasks:
         return {}
-    answers = [(task.name, *reader.answer(task)) for task in tasks]
+    answers = [(task.name, *answer(reader, task)) for task in tasks]
     kinds = {name: [is_found for kind, is_found, _ in answers if kind == name] for name, _, _ in answers}
     return {
         "score": sum(is_found for _, is_found, _ in answers) / len(answers),
@@ -164,7 +175,7 @@ def measure(
     Args:
         reference: the log-probabilities to compare with; None if these are the ones.
     """
-    reader = Reader(model, scheme)
+    reader = Reader(model, scheme) if scheme.cache is None else TransformersReader(model, scheme.cache)
     token_ids = reader.encode(PASSAGE)[:num_tokens]
     found = reader.logprobs(token_ids)
     figures: dict[str, Any] = compare(found if reference is None else reference, found, token_ids)
@@ -205,10 +216,11 @@ def main() -> None:
         choices=list(ALL),
         metavar="SCHEME",
         default=[name for name in ALL if name not in REFERENCES],
-        help=f"some of: {', '.join(ALL)}; torchao's need that library",
+        help=f"some of: {', '.join(ALL)}; those of other libraries need these",
     )
     parser.add_argument("--output-json", type=Path)
     given = parser.parse_args()
+    check_installed([ALL[name] for name in given.schemes])
     print("| | KL, nats a token | bound | perplexity | same first token | tasks | answers | weights |", file=sys.stderr)
     print("|---|---:|---:|---:|---:|---:|---:|---:|", file=sys.stderr)
     figures = {**describe(), "command": " ".join(sys.argv), "model": given.model}
