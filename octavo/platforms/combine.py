@@ -11,6 +11,9 @@ from octavo.platforms.native import TYPE_NUMBERS, NativeKernels
 _NUMBERS = {"add": 0, "multiply": 1, "clamp": 2, "copy": 3, "soft_cap": 4}
 _MAX_DIMS = 4
 
+Place = Callable[[torch.Tensor], torch.Tensor]
+"""Gives memory to a result of a tensor's form."""
+
 aten = torch.ops.aten
 
 
@@ -46,21 +49,23 @@ def combine(
     )
 
 
-def combined(native: NativeKernels, func: Any, args: Sequence[Any]) -> torch.Tensor | None:
+def combined(
+    native: NativeKernels, func: Any, args: Sequence[Any], place: Place = lambda form: form
+) -> torch.Tensor | None:
     """The result of one of PyTorch's operations; None if the compiled kernels do not have it for these operands."""
     compute = _OPERATIONS.get(func)
-    return None if compute is None else compute(native, *args)
+    return None if compute is None else compute(native, place, *args)
 
 
 def _pairwise(kind: str, *, in_place: bool, takes_numbers: bool = False) -> Callable[..., torch.Tensor | None]:
-    def compute(native: NativeKernels, x: torch.Tensor, y: Any) -> torch.Tensor | None:
+    def compute(native: NativeKernels, place: Place, x: torch.Tensor, y: Any) -> torch.Tensor | None:
         if isinstance(y, torch.Tensor):
             if y.dtype != x.dtype or not (x.dim() and y.dim()):
                 return None
         elif not (takes_numbers and isinstance(y, (int, float))):
             return None
         shape = torch.broadcast_shapes(x.shape, y.shape) if isinstance(y, torch.Tensor) else x.shape
-        to = _result(x, shape, in_place=in_place)
+        to = _result(x, shape, None if in_place else place)
         if to is not None:
             combine(native, kind, x, to, y)
         return to
@@ -70,9 +75,9 @@ def _pairwise(kind: str, *, in_place: bool, takes_numbers: bool = False) -> Call
 
 def _bounded(*, in_place: bool) -> Callable[..., torch.Tensor | None]:
     def compute(
-        native: NativeKernels, x: torch.Tensor, lower: float | None = None, upper: float | None = None
+        native: NativeKernels, place: Place, x: torch.Tensor, lower: float | None = None, upper: float | None = None
     ) -> torch.Tensor | None:
-        to = _result(x, x.shape, in_place=in_place)
+        to = _result(x, x.shape, None if in_place else place)
         if to is not None:
             bounds = (-math.inf if lower is None else lower, math.inf if upper is None else upper)
             lowest, highest = torch.tensor(bounds, dtype=x.dtype).tolist()
@@ -82,28 +87,28 @@ def _bounded(*, in_place: bool) -> Callable[..., torch.Tensor | None]:
     return compute
 
 
-def _joined(native: NativeKernels, parts: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor | None:
+def _joined(native: NativeKernels, place: Place, parts: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor | None:
     first = parts[0]
     dim %= max(first.dim(), 1)
     if any(part.dtype != first.dtype or part.dim() != first.dim() for part in parts):
         return None
     shape = list(first.shape)
     shape[dim] = sum(part.shape[dim] for part in parts)
-    joined = _result(first, shape, in_place=False)
+    joined = _result(first, shape, place)
     if joined is not None:
-        for part, place in zip(parts, joined.split([part.shape[dim] for part in parts], dim), strict=True):
-            combine(native, "copy", part, place)
+        for part, to in zip(parts, joined.split([part.shape[dim] for part in parts], dim), strict=True):
+            combine(native, "copy", part, to)
     return joined
 
 
-def _result(x: torch.Tensor, shape: Sequence[int], *, in_place: bool) -> torch.Tensor | None:
-    """Memory for a result; None where the kernels, or the layout that PyTorch would choose, are others."""
+def _result(x: torch.Tensor, shape: Sequence[int], place: Place | None) -> torch.Tensor | None:
+    """Memory for a result, that of ``x`` without a place; None where the kernels or PyTorch's layout are others."""
     order = [stride for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1]
     if x.dtype not in TYPE_NUMBERS or len(shape) > _MAX_DIMS or order != sorted(order, reverse=True):
         return None
-    if in_place:
+    if place is None:
         return x if list(shape) == list(x.shape) else None
-    return x.new_empty(shape)
+    return place(x.new_empty(shape))
 
 
 _OPERATIONS: dict[Any, Callable[..., torch.Tensor | None]] = {
