@@ -87,7 +87,7 @@ class Loop:
         for frontend, kind in ((self.offline, RequestOutputKind.FINAL_ONLY), (self.stream, RequestOutputKind.DELTA)):
             params = SamplingParams(max_tokens=max_tokens, output_kind=kind)
             child = EngineRequest(request_id, as_token_ids(prompt), params, eos_token_ids=[END])
-            frontend.add(PreparedRequest(request_id, None, prompt, params, [child], 0.0))
+            frontend.add_request(PreparedRequest(request_id, None, prompt, params, [child], 0.0))
         self._timed("add", lambda: self.scheduler.add_request(child))
 
     def step(self) -> None:

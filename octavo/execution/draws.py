@@ -1,7 +1,7 @@
 """Where a step draws tokens, and how they are appended: one per row, or up to ``K + 1`` behind and between drafts."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from octavo.execution.inputs import StepInputs
 from octavo.execution.state import BatchState
 from octavo.kernels import DraftTensors, DrawTensors, StepKernels, StepShape
-from octavo.platforms.transfer import HostCopies
+from octavo.platforms.transfer import StepBuffer
 from octavo.records import Plan, Step
 from octavo.speculation.drafter import Drafter
+
+T = TypeVar("T", torch.Tensor, NDArray[np.int32])
 
 
 @dataclass(slots=True)
@@ -25,10 +27,10 @@ class NewTokens:
         drafts, num_drafts: ``[R, K]`` and ``[R]`` int32, the drafts that wait now; None without a drafter.
     """
 
-    token_ids: torch.Tensor
-    num_tokens: torch.Tensor | None = None
-    drafts: torch.Tensor | None = None
-    num_drafts: torch.Tensor | None = None
+    token_ids: NDArray[np.int32]
+    num_tokens: NDArray[np.int32] | None = None
+    drafts: NDArray[np.int32] | None = None
+    num_drafts: NDArray[np.int32] | None = None
 
 
 class Draws(Protocol):
@@ -66,7 +68,7 @@ class Draws(Protocol):
     def kept(self, num_rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """What :meth:`append` has added: slots ``[R]``, tokens ``[R, W]``, and how many of them per row, ``[R]``."""
 
-    def to_host(self, num_rows: int, copies: HostCopies) -> NewTokens:
+    def to_host(self, num_rows: int) -> NewTokens:
         """Queue copies of the new tokens."""
 
 
@@ -79,6 +81,7 @@ class SingleDraws:
         self._state, self._inputs, self._kernels = state, inputs, kernels
         self.drawn = torch.zeros_like(inputs.last_tokens)
         self._new_tokens = torch.zeros_like(inputs.seq_lens)
+        self._for_host = StepBuffer(self._new_tokens)
 
     def places(self, shape: StepShape) -> torch.Tensor | None:
         """See :meth:`Draws.places`."""
@@ -112,9 +115,9 @@ class SingleDraws:
         state = self._state
         return state.row_slots[:num_rows], self._new_tokens[:num_rows, None], state.row_num_drawn[:num_rows]
 
-    def to_host(self, num_rows: int, copies: HostCopies) -> NewTokens:
+    def to_host(self, num_rows: int) -> NewTokens:
         """See :meth:`Draws.to_host`."""
-        return NewTokens(copies.add_buffer(self._new_tokens[:num_rows]))
+        return NewTokens(self._for_host.to_host(num_rows))
 
 
 class DraftedDraws:
@@ -136,8 +139,9 @@ class DraftedDraws:
         self._is_before = place[:-1] < place[:, None]
         self._draws = DrawTensors(zeros(num_places, dtype=torch.int64), zeros(num_places), zeros(num_places), zeros(1))
         # One tensor, so that one copy takes all to the host.
-        self._for_host = zeros(max_rows, 2 * self.width + 1)
-        self._drafts = DraftTensors(*self._parts(self._for_host))
+        packed = zeros(max_rows, 2 * self.width + 1)
+        self._for_host = StepBuffer(packed)
+        self._drafts = DraftTensors(*self._parts(packed))
 
     def places(self, shape: StepShape) -> torch.Tensor | None:
         """See :meth:`Draws.places`."""
@@ -174,11 +178,11 @@ class DraftedDraws:
         """See :meth:`Draws.kept`."""
         return self._state.row_slots[:num_rows], self._drafts.new_tokens[:num_rows], self._drafts.num_tokens[:num_rows]
 
-    def to_host(self, num_rows: int, copies: HostCopies) -> NewTokens:
+    def to_host(self, num_rows: int) -> NewTokens:
         """See :meth:`Draws.to_host`."""
-        return NewTokens(*self._parts(copies.add_buffer(self._for_host[:num_rows])))
+        return NewTokens(*self._parts(self._for_host.to_host(num_rows)))
 
-    def _parts(self, packed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _parts(self, packed: T) -> tuple[T, T, T, T]:
         """Each row's new tokens, their number, its drafts, their number."""
         return packed[:, : self.width], packed[:, self.width], packed[:, self.width + 1 : -1], packed[:, -1]
 

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from octavo.layers.pooling import Pooler, max_sim, sum_by_row
+from octavo.platforms import runtime_of
 from octavo.platforms.transfer import HostCopies, to_device
 from octavo.records import NAN_TOKEN, NewRow, PooledData, PoolingRequest, PoolingTask, Step, StepResult
 
@@ -102,7 +103,7 @@ class PoolingState:
         by_kind: dict[_Kind, list[int]] = defaultdict(list)
         for index, row in enumerate(rows):
             by_kind[row.kind].append(index)
-        copies = HostCopies(self._device)
+        copies = HostCopies(runtime_of(self._device))
         answers: list[tuple[list[int], torch.Tensor, list[int] | None]] = []
         for kind, indices in by_kind.items():
             take = self._pool_tokens if kind[0].startswith("token_") else self._pool_sequences

@@ -28,6 +28,10 @@ class PoolingTail:
     def compute(self, hidden: torch.Tensor, shape: StepShape) -> None:
         """See :meth:`Tail.compute`; there are no logits."""
 
+    def prepare_draw(self, step: Step) -> bool:
+        """See :meth:`Tail.prepare_draw`."""
+        return False
+
     def draw(self, logits: torch.Tensor) -> None:
         """See :meth:`Tail.draw`; there is nothing to draw from."""
 

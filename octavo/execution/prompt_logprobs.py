@@ -47,6 +47,7 @@ class PromptLogprobs:
             start += num_scheduled
         return found
 
+    @torch.inference_mode()
     def _of_row(self, row: NewRow, first: int, hidden: torch.Tensor) -> list[LogprobTensors]:
         """Log-probabilities of the prompt tokens that follow a chunk's positions.
 

@@ -61,10 +61,10 @@ class SampledStep:
             logprobs.setdefault(row, RowLogprobs()).prompt.extend(found_in_prompt.read())
         new = self.new_tokens
         return StepResult(
-            new.token_ids.numpy(),
-            None if new.num_tokens is None else new.num_tokens.numpy(),
-            None if new.drafts is None else new.drafts.numpy(),
-            None if new.num_drafts is None else new.num_drafts.numpy(),
+            new.token_ids,
+            new.num_tokens,
+            new.drafts,
+            new.num_drafts,
             logprobs,
             routed={} if self.routed is None else self.routed.read(),
         )

@@ -39,11 +39,14 @@ class ModelRunner:
         self._recorded = RecordedSteps(self._runtime, tail.draw, is_on=records)
         self._prompt_vectors = PromptVectors(forward.model, forward.dtype, forward.device)
 
-    @torch.inference_mode()
     def execute(self, step: Step) -> PendingStep | HeldStep:
         """Run one step; on asynchronous devices, queue it."""
-        self._take_changes(step)
-        return self._tail.finish(step, self._compute(step))
+        computed = self._recorded.run_again(step)
+        if computed is not None:
+            return self._tail.finish(step, computed)
+        with torch.inference_mode():
+            self._take_changes(step)
+            return self._tail.finish(step, self._compute(step))
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -96,10 +99,12 @@ class ModelRunner:
         captured = None if has_vectors else self._graphs.find(shape)
         if captured is not None:
             captured.forward.replay()
-            return Computed(captured.hidden, captured.logits, captured.sample.replay)
+            return Computed(captured.hidden, captured.logits, redraw=captured.sample.replay)
         shape = self.sizes.rounded(shape)
         if not has_vectors:
-            return self._recorded.run(shape, self._compute_shape)
+            draws = self._tail.prepare_draw(step)
+            may_repeat = draws and self.forward.state.is_settled
+            return self._recorded.run(shape, self._compute_shape, draws=draws, rows=step.rows if may_repeat else None)
         with self._prompt_vectors.put_in_place(step):
             return Computed(*self._compute_shape(shape))
 

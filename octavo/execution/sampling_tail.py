@@ -43,6 +43,7 @@ class SamplingTail:
         draw_on_device: MakeDraw | None = None,
     ) -> None:
         self._forward, self._device, self._draws = forward, forward.device, draws
+        self._runtime = runtime_of(forward.device)
         self._sampler = Sampler(
             plan.max_num_seqs,
             vocab_size,
@@ -53,7 +54,7 @@ class SamplingTail:
         )
         self._prompt_logprobs = PromptLogprobs(forward)
         self._logits_buffer: torch.Tensor | None = None
-        if draw_on_device is not None and not runtime_of(forward.device).is_host:
+        if draw_on_device is not None and not self._runtime.is_host:
             # One buffer for all steps: otherwise each captured graph would keep its own.
             shape = (len(draws.drawn), vocab_size)
             self._logits_buffer = torch.zeros(shape, dtype=forward.dtype, device=forward.device)
@@ -74,6 +75,10 @@ class SamplingTail:
         if self._logits_buffer is None:
             return self._forward.logits(chosen)
         return self._forward.model.logits(chosen, self._logits_buffer[: len(chosen)])
+
+    def prepare_draw(self, step: Step) -> bool:
+        """See :meth:`Tail.prepare_draw`."""
+        return step.masked_rows is None and self._prepare_plain_draw(step)
 
     def draw(self, logits: torch.Tensor) -> None:
         """See :meth:`Tail.draw`; sampling parameters are read on the device."""
@@ -102,29 +107,43 @@ class SamplingTail:
         if masks is not None:
             assert step.masked_rows is not None
             self._mask(logits, drawn_places(step, step.masked_rows, self._draws.width), masks)
-        copies = HostCopies(self._device)
-        num_rows = len(step.slots)
-        rows = step.num_drawn.nonzero()[0]
+        copies = HostCopies(self._runtime)
         sampled_logprobs: list[tuple[list[int], LogprobTensors]] = []
-        if self._sampler.is_plain(step.slots[rows]):
-            self._sampler.flush()
-            if computed.redraw is not None:
-                computed.redraw()
-            else:
-                self.draw(logits)
-        else:
-            if len(rows):
-                drawn_rows = rows if self._draws.width == 1 else np.repeat(rows, step.num_drawn[rows])
-                for indices, values in self._draw_planned(step, rows, logits).logprobs:
-                    sampled_logprobs.append((drawn_rows[indices].tolist(), values.to_host(copies)))
-            self._draws.append(num_rows)
-            self._sampler.count(*self._draws.kept(num_rows))
-        new_tokens = self._draws.to_host(num_rows, copies)
+        if not computed.is_drawn:
+            sampled_logprobs = self._draw(step, computed, logits, copies)
+        new_tokens = self._draws.to_host(len(step.slots))
         found = self._prompt_logprobs.collect(step, computed.hidden)
         prompt_logprobs = [(row, logprobs.to_host(copies)) for row, logprobs in found]
         routed = self._forward.routing.collect(step, copies)
         copies.seal()
         return SampledStep(new_tokens, copies, sampled_logprobs, prompt_logprobs, routed)
+
+    def _draw(
+        self, step: Step, computed: Computed, logits: torch.Tensor, copies: HostCopies
+    ) -> list[tuple[list[int], LogprobTensors]]:
+        """Draw and append; returns log-probabilities, see :class:`SampledStep`."""
+        if self._prepare_plain_draw(step):
+            if computed.redraw is not None:
+                computed.redraw()
+            else:
+                self.draw(logits)
+            return []
+        logprobs = []
+        rows, num_rows = step.num_drawn.nonzero()[0], len(step.slots)
+        if len(rows):
+            drawn_rows = rows if self._draws.width == 1 else np.repeat(rows, step.num_drawn[rows])
+            for indices, values in self._draw_planned(step, rows, logits).logprobs:
+                logprobs.append((drawn_rows[indices].tolist(), values.to_host(copies)))
+        self._draws.append(num_rows)
+        self._sampler.count(*self._draws.kept(num_rows))
+        return logprobs
+
+    def _prepare_plain_draw(self, step: Step) -> bool:
+        """:meth:`prepare_draw` for a step whose masks are applied by then."""
+        is_plain = self._sampler.is_plain(step.slots, step.num_drawn)
+        if is_plain:
+            self._sampler.flush()
+        return is_plain
 
     def _draw_planned(self, step: Step, rows: NDArray[np.int64], logits: torch.Tensor) -> Samples:
         """Draw for requests whose parameters the host must plan for; other places are not written."""

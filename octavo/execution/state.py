@@ -100,7 +100,7 @@ class BatchState(DeviceState):
             self._put(changes, "row_num_scheduled", 0, step.num_scheduled_tokens)
             self._put(changes, "row_num_drawn", 0, step.num_drawn)
             self._last_rows = rows
-        mean = int(step.num_computed[: step.num_decodes].mean()) if step.num_decodes else 0
+        mean = int(step.num_computed[: step.num_decodes].sum()) // step.num_decodes if step.num_decodes else 0
         # The mean grows with every step; sending only changes of more than an eighth is precise enough for its readers.
         if is_new or 8 * abs(mean - self._last_mean) > max(self._last_mean, _SHORT_ROW):
             header = [len(step.slots), step.num_decodes, step.num_tokens, mean, step.num_decode_tokens]
@@ -110,6 +110,11 @@ class BatchState(DeviceState):
             record = np.stack((np.concatenate(changes[0]), np.concatenate(changes[1], dtype=np.int64)))
             on_device = to_device(record, self.arena.device)
             self.arena.index_copy_(0, on_device[0], on_device[1].int())
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the next step changes nothing here if it has the same rows, no new blocks, and none of its own."""
+        return not self._unread and not self._num_sent
 
     def _add_row(self, changes: Changes, row: NewRow, step: Step) -> None:
         self._unread[row.slot] = row.token_ids

@@ -18,11 +18,13 @@ class Computed:
     Attributes:
         hidden: ``[≥ T, hidden]``.
         logits: ``[≥ R, vocab]`` of tails that draw; others have none.
+        is_drawn: whether :meth:`Tail.draw` has run.
         redraw: draws and appends as captured; None if the step was not captured.
     """
 
     hidden: torch.Tensor
     logits: torch.Tensor | None = None
+    is_drawn: bool = False
     redraw: Callable[[], None] | None = None
 
 
@@ -34,6 +36,9 @@ class Tail(Protocol):
 
     def compute(self, hidden: torch.Tensor, shape: StepShape) -> torch.Tensor | None:
         """The part of the tail that every step of a shape runs right after the layers: logits, if there are any."""
+
+    def prepare_draw(self, step: Step) -> bool:
+        """Bring parameters up to date for :meth:`draw`; False if the step needs the host between logits and draws."""
 
     def draw(self, logits: torch.Tensor) -> None:
         """Draw from logits ``[rows, vocab]`` and append, all on the device, for steps that need no host."""

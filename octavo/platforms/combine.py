@@ -22,6 +22,9 @@ _NUMBERS = {
 }
 _MAX_DIMS = 4
 
+Place = Callable[[torch.Tensor], torch.Tensor]
+"""Gives memory to a result of a tensor's form."""
+
 aten = torch.ops.aten
 
 
@@ -64,13 +67,15 @@ def can_copy(x: torch.Tensor, to: torch.Tensor) -> bool:
     return x.dtype in TYPE_NUMBERS and to.dtype in TYPE_NUMBERS and to.dim() <= _MAX_DIMS
 
 
-def combined(native: NativeKernels, func: Any, args: Sequence[Any]) -> torch.Tensor | None:
+def combined(
+    native: NativeKernels, func: Any, args: Sequence[Any], place: Place = lambda form: form
+) -> torch.Tensor | None:
     """The result of one of PyTorch's operations; None if the compiled kernels do not have it for these operands."""
     compute = _OPERATIONS.get(func)
-    return None if compute is None else compute(native, *args)
+    return None if compute is None else compute(native, place, *args)
 
 
-def promoted(native: NativeKernels, func: Any, args: Sequence[Any]) -> Sequence[Any]:
+def promoted(native: NativeKernels, func: Any, args: Sequence[Any], place: Place) -> Sequence[Any]:
     """Arguments of an operation; those of two types, of which PyTorch would compute in a wider one, in that one."""
     if func not in _PROMOTING or len(args) != 2 or not isinstance(args[1], torch.Tensor):
         return args
@@ -78,19 +83,19 @@ def promoted(native: NativeKernels, func: Any, args: Sequence[Any]) -> Sequence[
     if x.dtype == y.dtype or not {x.dtype, y.dtype} <= TYPE_NUMBERS.keys() or not (x.dim() and y.dim()):
         return args
     wide = torch.promote_types(x.dtype, y.dtype)
-    return [_converted(native, each, wide) for each in (x, y)]
+    return [_converted(native, place, each, wide) for each in (x, y)]
 
 
-def _converted(native: NativeKernels, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _converted(native: NativeKernels, place: Place, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if x.dtype == dtype or x.dim() > _MAX_DIMS:
         return x
-    converted = torch.empty_like(x, dtype=dtype)
+    converted = place(torch.empty_like(x, dtype=dtype))
     combine(native, "copy", x, converted)
     return converted
 
 
 def _pairwise(kind: str, *, in_place: bool) -> Callable[..., torch.Tensor | None]:
-    def compute(native: NativeKernels, x: torch.Tensor, y: Any) -> torch.Tensor | None:
+    def compute(native: NativeKernels, place: Place, x: torch.Tensor, y: Any) -> torch.Tensor | None:
         if isinstance(y, torch.Tensor):
             if y.dtype != x.dtype or not (x.dim() and y.dim() and (_is_ordered(y) or not _repeats(x))):
                 return None
@@ -101,7 +106,7 @@ def _pairwise(kind: str, *, in_place: bool) -> Callable[..., torch.Tensor | None
                 y = torch.tensor(y, dtype=x.dtype).item()  # as PyTorch does
         else:
             return None
-        to = _result(x, shape, in_place=in_place)
+        to = _result(x, shape, None if in_place else place)
         if to is not None:
             combine(native, kind, x, to, y)
         return to
@@ -110,8 +115,8 @@ def _pairwise(kind: str, *, in_place: bool) -> Callable[..., torch.Tensor | None
 
 
 def _alone(kind: str, y: float | None = None, upper: float = 0.0) -> Callable[..., torch.Tensor | None]:
-    def compute(native: NativeKernels, x: torch.Tensor) -> torch.Tensor | None:
-        to = _result(x, x.shape, in_place=False)
+    def compute(native: NativeKernels, place: Place, x: torch.Tensor) -> torch.Tensor | None:
+        to = _result(x, x.shape, place)
         if to is not None:
             combine(native, kind, x, to, y, upper)
         return to
@@ -119,23 +124,24 @@ def _alone(kind: str, y: float | None = None, upper: float = 0.0) -> Callable[..
     return compute
 
 
-def _squared(native: NativeKernels, x: torch.Tensor) -> torch.Tensor | None:
-    to = _result(x, x.shape, in_place=False)
+def _squared(native: NativeKernels, place: Place, x: torch.Tensor) -> torch.Tensor | None:
+    to = _result(x, x.shape, place)
     if to is not None:
         combine(native, "multiply", x, to, x)
     return to
 
 
-def _copied(native: NativeKernels, x: torch.Tensor) -> torch.Tensor | None:
+def _copied(native: NativeKernels, place: Place, x: torch.Tensor) -> torch.Tensor | None:
     to = torch.empty_like(x)
     if not can_copy(x, to):
         return None
+    to = place(to)
     combine(native, "copy", x, to)
     return to
 
 
 def _filled(
-    native: NativeKernels, to: torch.Tensor, x: torch.Tensor, non_blocking: bool = False
+    native: NativeKernels, place: Place, to: torch.Tensor, x: torch.Tensor, non_blocking: bool = False
 ) -> torch.Tensor | None:
     if not can_copy(x, to) or not to.dim() >= x.dim() > 0:
         return None
@@ -145,9 +151,9 @@ def _filled(
 
 def _bounded(*, in_place: bool) -> Callable[..., torch.Tensor | None]:
     def compute(
-        native: NativeKernels, x: torch.Tensor, lower: float | None = None, upper: float | None = None
+        native: NativeKernels, place: Place, x: torch.Tensor, lower: float | None = None, upper: float | None = None
     ) -> torch.Tensor | None:
-        to = _result(x, x.shape, in_place=in_place)
+        to = _result(x, x.shape, None if in_place else place)
         if to is not None:
             bounds = (-math.inf if lower is None else lower, math.inf if upper is None else upper)
             lowest, highest = torch.tensor(bounds, dtype=x.dtype).tolist()
@@ -157,27 +163,27 @@ def _bounded(*, in_place: bool) -> Callable[..., torch.Tensor | None]:
     return compute
 
 
-def _joined(native: NativeKernels, parts: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor | None:
+def _joined(native: NativeKernels, place: Place, parts: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor | None:
     first = parts[0]
     dim %= max(first.dim(), 1)
     if any(part.dtype != first.dtype or part.dim() != first.dim() for part in parts):
         return None
     shape = list(first.shape)
     shape[dim] = sum(part.shape[dim] for part in parts)
-    joined = _result(first, shape, in_place=False)
+    joined = _result(first, shape, place)
     if joined is not None:
-        for part, place in zip(parts, joined.split([part.shape[dim] for part in parts], dim), strict=True):
-            combine(native, "copy", part, place)
+        for part, to in zip(parts, joined.split([part.shape[dim] for part in parts], dim), strict=True):
+            combine(native, "copy", part, to)
     return joined
 
 
-def _result(x: torch.Tensor, shape: Sequence[int], *, in_place: bool) -> torch.Tensor | None:
-    """Memory for a result; None where the kernels, or the layout that PyTorch would choose, are others."""
+def _result(x: torch.Tensor, shape: Sequence[int], place: Place | None) -> torch.Tensor | None:
+    """Memory for a result, that of ``x`` without a place; None where the kernels or PyTorch's layout are others."""
     if x.dtype not in TYPE_NUMBERS or len(shape) > _MAX_DIMS or not _is_ordered(x):
         return None
-    if in_place:
+    if place is None:
         return x if list(shape) == list(x.shape) and not _repeats(x) else None
-    return x.new_empty(shape)
+    return place(x.new_empty(shape))
 
 
 def _is_ordered(x: torch.Tensor) -> bool:
@@ -190,8 +196,8 @@ def _repeats(x: torch.Tensor) -> bool:
     return any(not stride and size > 1 for stride, size in zip(x.stride(), x.shape, strict=True))
 
 
-def _stacked(native: NativeKernels, parts: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor | None:
-    return _joined(native, [part.unsqueeze(dim) for part in parts], dim)
+def _stacked(native: NativeKernels, place: Place, parts: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor | None:
+    return _joined(native, place, [part.unsqueeze(dim) for part in parts], dim)
 
 
 _OPERATIONS: dict[Any, Callable[..., torch.Tensor | None]] = {

@@ -23,6 +23,7 @@ from octavo.platforms.placement import place_threads
 from octavo.platforms.platform import DeviceMemory, Platform
 from octavo.platforms.recording import Recording
 from octavo.platforms.runtime import Captured, DeviceRuntime, Event, Graph, GraphCapture, SideStream
+from octavo.platforms.tape_memory import TapeMemory
 from octavo.platforms.topology import available_cores, this_process
 from octavo.platforms.weight_memory import WeightMemory, huge_zeros
 
@@ -122,9 +123,12 @@ class CpuRuntime(DeviceRuntime):
     def side_stream(self) -> SideStream:
         return _HostStream()
 
+    def graph_memory(self) -> TapeMemory:
+        return TapeMemory()
+
     @contextmanager
-    def graph_capture(self) -> Iterator[GraphCapture]:
-        yield _HostGraphCapture()
+    def graph_capture(self, memory: TapeMemory | None = None) -> Iterator[GraphCapture]:
+        yield _HostGraphCapture(memory or self.graph_memory())
 
     def to_device(self, host: torch.Tensor) -> torch.Tensor:
         return host
@@ -173,13 +177,18 @@ class _HostStream:
 
 
 class _HostGraphCapture:
+    def __init__(self, memory: TapeMemory) -> None:
+        self._memory = memory
+
     def capture(self, work: Captured) -> tuple[Graph, tuple[torch.Tensor, ...]]:
         native = native_kernels()
         if native is None:
             outputs = work()
         else:
-            with Recording(native) as recording:
+            with Recording(native, self._memory) as recording:
                 outputs = work()
+            for output in outputs:
+                self._memory.release(output)
             if not recording.others:
                 return recording, outputs
             logger.debug("Work is called again in place of a replay, since it uses %s.", sorted(recording.others))
@@ -193,6 +202,7 @@ class _HostGraph:
         self._work = work
         self._outputs = outputs
 
+    @torch.inference_mode()
     def replay(self) -> None:
         for output, new in zip(self._outputs, self._work(), strict=True):
             output.copy_(new)

@@ -115,12 +115,15 @@ class CudaRuntime(DeviceRuntime):
     def side_stream(self) -> SideStream:
         return _CudaSideStream(self.device)
 
+    def graph_memory(self) -> Any:
+        return torch.cuda.graph_pool_handle()
+
     @contextmanager
-    def graph_capture(self) -> Iterator[GraphCapture]:
+    def graph_capture(self, memory: Any = None) -> Iterator[GraphCapture]:
         stream = self.side_stream()
         # A collection in the middle of a capture could free device memory there.
         with stream.use(), garbage_collection_off():
-            yield _CudaGraphCapture()
+            yield _CudaGraphCapture(memory or self.graph_memory())
         stream.join()
 
     def to_device(self, host: torch.Tensor) -> torch.Tensor:
@@ -158,8 +161,8 @@ class _CudaSideStream:
 
 
 class _CudaGraphCapture:
-    def __init__(self) -> None:
-        self._pool: Any = torch.cuda.graph_pool_handle()
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
 
     def capture(self, work: Captured) -> tuple[Graph, tuple[torch.Tensor, ...]]:
         graph = torch.cuda.CUDAGraph()

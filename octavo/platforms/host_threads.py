@@ -25,10 +25,16 @@ class HostThreads:
             _bind_process(self._process_cpus)
             self._process_cpus = ()
         self._before.append(torch.get_num_threads())
-        torch.set_num_threads(self._num_threads)
+        _set_num_threads(self._num_threads)
 
     def __exit__(self, *error: object) -> None:
-        torch.set_num_threads(self._before.pop())
+        _set_num_threads(self._before.pop())
+
+
+def _set_num_threads(num_threads: int) -> None:
+    """Set PyTorch's number unless it is so already: that takes much longer, and happens in each step."""
+    if torch.get_num_threads() != num_threads:
+        torch.set_num_threads(num_threads)
 
 
 def _bind_process(cpus: tuple[int, ...]) -> None:

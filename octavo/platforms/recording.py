@@ -1,5 +1,6 @@
 """Records the operations of the compiled kernels, to run them again without Python."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -7,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from octavo.platforms.combine import can_copy, combine, combined, promoted
 from octavo.platforms.native import NativeKernels
+from octavo.platforms.tape_memory import TapeMemory
 
 _ALLOCATIONS = {
     torch.ops.aten.empty.memory_format,
@@ -14,25 +16,29 @@ _ALLOCATIONS = {
     torch.ops.aten.empty_strided.default,
     torch.ops.aten.new_empty.default,
     torch.ops.aten.new_empty_strided.default,
-    torch.ops.aten.detach.default,
 }
+_DETACH = torch.ops.aten.detach.default
 
 
 class Recording(TorchDispatchMode):
     """A tape of the compiled kernels' operations inside the ``with`` block, which are run as well.
 
-    All tensors that are made meanwhile stay alive, so a replay finds its memory.
+    The memory of the tensors that are made meanwhile stays the tape's, so a replay finds it.
+
+    Args:
+        memory: where these tensors lie; None for memory of this tape's own.
 
     Attributes:
         others: names of PyTorch's operations that computed something inside the block. If there are any, the tape is
             not the whole work and must not be replayed.
     """
 
-    def __init__(self, native: NativeKernels) -> None:
+    def __init__(self, native: NativeKernels, memory: TapeMemory | None = None) -> None:
         super().__init__()
         self.others: set[str] = set()
         self._native = native
-        self._alive: list[object] = []
+        self._memory = memory or TapeMemory()
+        self._alive: list[object] = []  # what the tape uses of other memory
         self._tape: object = None
 
     @classmethod
@@ -55,18 +61,18 @@ class Recording(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in _ALLOCATIONS:
+            return self._memory.place(func(*args, **kwargs))
         if not kwargs:
-            args = promoted(self._native, func, args)
-        result = None if kwargs else combined(self._native, func, args)
+            args = promoted(self._native, func, args, self._memory.place)
+        result = None if kwargs else combined(self._native, func, args, self._memory.place)
         if result is None:
             result = func(*args, **kwargs)
             if func.is_view:
                 self._note_copy(func, args[0], result)
-            elif func not in _ALLOCATIONS:
+            elif func is not _DETACH:
                 self.others.add(str(func))
-        else:
-            self._alive += args
-        self._alive.append(result)
+        self._keep([*args, result])
         return result
 
     def _note_copy(self, func: Any, x: torch.Tensor, result: Any) -> None:
@@ -76,9 +82,16 @@ class Recording(TorchDispatchMode):
         same = result.view(x.shape) if result.shape != x.shape else result  # a reshaped copy is contiguous
         if can_copy(x, same):
             combine(self._native, "copy", x, same)
-            self._alive.append(x)
         else:
             self.others.add(str(func))
+
+    def _keep(self, values: Sequence[Any]) -> None:
+        """Keep tensors alive that are not in the tape's memory."""
+        for value in values:
+            if isinstance(value, (list, tuple)):
+                self._keep(value)
+            elif isinstance(value, torch.Tensor) and not self._memory.holds(value):
+                self._alive.append(value)
 
 
 def _share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:

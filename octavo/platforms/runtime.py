@@ -56,7 +56,8 @@ class GraphCapture(Protocol):
         """Capture work that has run before, so that nothing compiles or allocates lazily during the capture.
 
         Returns:
-            The graph, and the work's tensors, which every replay overwrites.
+            The graph, and the work's tensors, which every replay overwrites: of this graph, and on a host of any that
+            shares its memory.
         """
 
 
@@ -100,8 +101,16 @@ class DeviceRuntime(ABC):
         """A new side stream."""
 
     @abstractmethod
-    def graph_capture(self) -> AbstractContextManager[GraphCapture]:
-        """Capture graphs inside the ``with`` block; no other work of this process may use the device meanwhile."""
+    def graph_memory(self) -> Any:
+        """Memory that graphs of several :meth:`graph_capture` share."""
+
+    @abstractmethod
+    def graph_capture(self, memory: Any = None) -> AbstractContextManager[GraphCapture]:
+        """Capture graphs inside the ``with`` block; no other work of this process may use the device meanwhile.
+
+        Args:
+            memory: of :meth:`graph_memory`; None for memory of these graphs' own.
+        """
 
     @abstractmethod
     def to_device(self, host: torch.Tensor) -> torch.Tensor:

@@ -104,6 +104,19 @@ class Step:
     max_query_len: int = field(init=False)
     is_fresh: bool = field(init=False)
 
+    def continues(self, rows: "StepRows") -> bool:
+        """Whether it has the same rows as an earlier step, and brings nothing but their next tokens."""
+        return (
+            (self.slots is rows[0] and self.num_scheduled_tokens is rows[1] and self.num_drawn is rows[2])
+            and self.masked_rows is None
+            and not (self.new_rows or self.freed_slots or self.block_updates or self.blocks_to_wipe)
+        )
+
+    @property
+    def rows(self) -> "StepRows":
+        """The arrays that steps of the same rows share."""
+        return self.slots, self.num_scheduled_tokens, self.num_drawn
+
     def __post_init__(self) -> None:
         counts = self.num_scheduled_tokens
         self.num_decodes = self.num_decode_tokens = int(np.count_nonzero(counts <= self.decode_len))
@@ -113,6 +126,10 @@ class Step:
             self.num_decode_tokens = int(counts[: self.num_decodes].sum())
             self.num_tokens, self.max_query_len = int(counts.sum()), int(counts.max(initial=0))
             self.is_fresh = not self.num_computed[self.num_decodes :].any()
+
+
+StepRows = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
+"""A step's ``slots``, ``num_scheduled_tokens`` and ``num_drawn``."""
 
 
 @dataclass(slots=True)

@@ -105,9 +105,13 @@ class Sampler:
         if self._custom.has_processors:
             self._custom.add_row(row)
 
-    def is_plain(self, slots: NDArray[np.integer]) -> bool:
-        """Whether ``on_device`` and parameters by slot are all that these requests need: nothing must be planned."""
-        return self._is_on_device and (not self._planned or self._planned.isdisjoint(slots.tolist()))
+    def is_plain(self, slots: NDArray[np.integer], num_drawn: NDArray[np.integer]) -> bool:
+        """Whether ``on_device`` and parameters by slot are all that a step's rows need: nothing must be planned.
+
+        Args:
+            slots, num_drawn: ``[R]``, of each row; those that draw nothing need nothing.
+        """
+        return self._is_on_device and (not self._planned or self._planned.isdisjoint(slots[num_drawn > 0].tolist()))
 
     def flush(self) -> None:
         """Send the parameters and tokens of requests that were added."""

@@ -30,6 +30,7 @@ class StepBatch:
         slots: ``[R]``.
         step_slots, num_scheduled_tokens, num_drawn: as in the step.
         draws: ``[R]``, whether a token is drawn at all.
+        is_row: ``[R]``, true.
         slot_generations: ``[R]``, generation of each slot when the step was made; see :class:`Rows`.
         requests, request_ids: the requests of the rows.
     """
@@ -41,6 +42,7 @@ class StepBatch:
     num_scheduled_tokens: Counts
     num_drawn: Counts
     draws: Mask
+    is_row: Mask
     slot_generations: NDArray[np.int64]
     requests: list[Request]
     request_ids: list[str]
@@ -65,6 +67,7 @@ class StepBatch:
             num_scheduled_tokens=part.num_scheduled_tokens,
             num_drawn=part.num_drawn,
             draws=part.num_drawn > 0,
+            is_row=np.ones(len(slots), np.bool_),
             slot_generations=rows.slot_generations[slots],
             requests=rows.requests[slots].tolist(),
             request_ids=rows.request_ids[slots].tolist(),

@@ -79,7 +79,8 @@ class Rows:
         expected_len: ``[S]``, expected number of tokens at which the request ends.
         next_block_boundary: ``[S]``, up to this many computed tokens the block table does not change.
         last_token: ``[S]``, when the last token arrived, in seconds since the epoch.
-        needs_host_check: ``[S]``, whether the host must look at each new token: it is the first, or advances a rule.
+        next_check: ``[S]``, number of known tokens from which on the host must look at each new one: the request's
+            maximum, or 0 if the next one is the first, or advances a rule.
         is_bound: ``[S]``, whether a rule of the request may forbid tokens.
         num_bound: number of such requests.
     """
@@ -101,10 +102,9 @@ class Rows:
         self.expected_len = np.zeros(num_slots, np.int32)
         self.next_block_boundary = np.zeros(num_slots, np.int32)
         self.last_token = np.zeros(num_slots, np.float64)
-        self.needs_host_check = np.zeros(num_slots, np.bool_)
+        self.next_check = np.zeros(num_slots, np.int32)
         self.is_bound = np.zeros(num_slots, np.bool_)
         self.num_bound = 0
-        self._max_len = np.zeros(num_slots, np.int32)
         self._stop_ids = np.full((MAX_STOP_IDS, num_slots), _NO_TOKEN, np.int32)
         self._num_stop_columns = 0
         self._free_slots = list(range(num_slots - 1, -1, -1))
@@ -137,10 +137,9 @@ class Rows:
         self.expected_len[slot] = request.expected_len
         self.next_block_boundary[slot] = 0
         self.last_token[slot] = completion.times.last_token
-        self.needs_host_check[slot] = True
+        self.next_check[slot] = 0
         self.is_bound[slot] = completion.is_bound
         self.num_bound += completion.is_bound
-        self._max_len[slot] = completion.max_len
         self._set_stop_ids(slot, completion.stop_token_ids)
         self.order = np.append(self.order, slot)
         request.cache.slot = slot
@@ -197,6 +196,22 @@ class Rows:
         self.num_tokens[slots] = num_tokens + num_drawn
         return StepPart(slots, before, num_scheduled, num_drawn)
 
+    def num_steady_steps(self, part: StepPart) -> int:
+        """How many further steps advance the rows of a steady part by one token each and change no block table."""
+        if self.drafts.shape[1]:
+            return 0
+        slots = part.slots
+        last = np.minimum(self.max_computed[slots], self.next_block_boundary[slots])
+        return int((last - self.num_computed[slots]).min())
+
+    def advance_again(self, part: StepPart) -> StepPart:
+        """:meth:`advance` for one of these steps, which follows ``part``."""
+        before = part.num_computed + part.num_scheduled_tokens
+        after = before + part.num_scheduled_tokens
+        self.num_computed[part.slots] = after
+        self.num_tokens[part.slots] = after + part.num_drawn
+        return StepPart(part.slots, before, part.num_scheduled_tokens, part.num_drawn)
+
     def num_kept(self, slots: Slots) -> Counts:
         """Tokens in the cache of which none can be a rejected draft."""
         num_computed = self.num_computed[slots]
@@ -224,16 +239,16 @@ class Rows:
             A mask of the rows that the host must check one by one.
         """
         positions = self.num_known[slots]
-        must_check = self.needs_host_check[slots]
         if num_tokens is None:
-            must_check |= self._append_column(slots, positions, token_ids)
+            must_check = self._append_column(slots, positions, token_ids)
             num_known = positions + 1
         else:
+            must_check = np.zeros(len(slots), np.bool_)
             for place, column in enumerate(token_ids.T):
                 rows = (num_tokens > place).nonzero()[0]
                 must_check[rows] |= self._append_column(slots[rows], positions[rows] + place, column[rows])
             num_known = positions + num_tokens
-        must_check |= num_known >= self._max_len[slots]
+        must_check |= num_known >= self.next_check[slots]
         self.num_known[slots] = num_known
         self.last_token[slots] = now
         return must_check
@@ -253,9 +268,8 @@ class Rows:
     def note_output(self, request: Request) -> None:
         """Stop checking each token of the request, unless its completion or its number of stop tokens requires it."""
         completion = request.completion
-        self.needs_host_check[request.slot] = (
-            completion.needs_host_check or len(completion.stop_token_ids) > MAX_STOP_IDS
-        )
+        checks_all = completion.needs_host_check or len(completion.stop_token_ids) > MAX_STOP_IDS
+        self.next_check[request.slot] = 0 if checks_all else completion.max_len
 
     def _set_stop_ids(self, slot: int, token_ids: Collection[int]) -> None:
         stop_ids = [stop_id for stop_id in token_ids if 0 <= stop_id <= UNLIMITED][:MAX_STOP_IDS]

@@ -26,6 +26,8 @@ class Running:
         self._cache = cache
         self._plan = plan
         self._max_drafts = plan.num_drafts
+        self._last_part = StepPart(self.rows.order, _NO_COUNTS, _NO_COUNTS, _NO_COUNTS)
+        self._num_steady_steps = 0  # that follow the last part
         self._newest: dict[int, int] = {}  # slot → tokens of chunks in the newest step, which others may not read yet
 
     def take_changes(self) -> Changes:
@@ -49,6 +51,10 @@ class Running:
         """
         if self._newest:
             self._publish_newest()
+        if self._num_steady_steps and self._last_part.slots is self.rows.order:
+            self._num_steady_steps -= 1
+            self._last_part = self.rows.advance_again(self._last_part)
+            return self._last_part, []
         if not len(self.rows):
             return StepPart(self.rows.order, _NO_COUNTS, _NO_COUNTS, _NO_COUNTS), []
         slots, num_scheduled = self.rows.order, self.rows.num_wanted()
@@ -64,6 +70,10 @@ class Running:
             slots, num_scheduled = self._schedule_one_by_one(budget, preempted)
             before = self.rows.num_computed[slots]
         part = self.rows.advance(slots, before, num_scheduled)
+        if slots is self.rows.order and not len(changing):
+            self._last_part, self._num_steady_steps = part, self.rows.num_steady_steps(part)
+        else:
+            self._num_steady_steps = 0
         if slots is not self.rows.order:
             chunks = part.num_scheduled_tokens > np.maximum(part.num_drawn, 1)
             for slot, count in zip(slots[chunks].tolist(), part.num_scheduled_tokens[chunks].tolist(), strict=True):

@@ -188,10 +188,13 @@ class Scheduler:
             for row in (is_nan.reshape(len(batch.slots), -1).any(1) & batch.draws).nonzero()[0].tolist():
                 self._running.wipes_blocks |= not batch.requests[row].completion.may_run_dry
         self._take_prompt_logprobs(batch, result)
-        is_here = self._rows.slot_generations[batch.slots] == batch.slot_generations
+        is_here, is_taken = batch.is_row, batch.draws
+        if batch.source is not self._rows.order:  # some may have left since the step was made
+            is_here = self._rows.slot_generations[batch.slots] == batch.slot_generations
+            is_taken = is_here & batch.draws
         if num_tokens is not None:
             self._settle(batch, num_tokens, is_here.nonzero()[0], result)
-        outputs = self._take_tokens(batch, token_ids, num_tokens, is_here & batch.draws, result)
+        outputs = self._take_tokens(batch, token_ids, num_tokens, is_taken, result)
         if np.count_nonzero(is_here) < len(is_here):
             outputs.others += self._take_late_tokens(batch, token_ids, num_tokens, ~is_here, result)
         self._refresh_stats()
@@ -236,7 +239,9 @@ class Scheduler:
 
     def _count_step(self, step: Step) -> None:
         """Count prompt tokens and generated tokens, as vLLM does: the chunk that ends a prompt also yields a token."""
-        num_tokens = step.num_tokens + int(np.count_nonzero(step.num_drawn[step.num_decodes :]))
+        num_tokens = step.num_tokens
+        if step.num_decodes < len(step.slots):
+            num_tokens += int(np.count_nonzero(step.num_drawn[step.num_decodes :]))
         self.stats.num_step_tokens += num_tokens
         self.stats.step_sizes[bisect_left(STEP_SIZES, num_tokens)] += 1
 
@@ -264,9 +269,9 @@ class Scheduler:
             slots, token_ids, num_tokens = slots[rows], token_ids[rows], _some(num_tokens, rows)
             request_ids = list(compress(request_ids, is_taken.tolist()))
         is_special = self._rows.append(slots, token_ids, num_tokens, now)
-        special = is_special.nonzero()[0]
-        if not len(special):
+        if not np.count_nonzero(is_special):
             return self._plain_outputs(request_ids, token_ids, num_tokens, rows, result)
+        special = is_special.nonzero()[0]
         is_plain = ~is_special
         plain_ids = list(compress(request_ids, is_plain.tolist()))
         outputs = self._plain_outputs(

@@ -88,17 +88,45 @@ def test_steps_of_latent_attention_are_replayed(query_rank: int | None) -> None:
     check_replays(config, tiny_model(config), SamplingParams(temperature=0, max_tokens=20, logprobs=1))
 
 
+@pytest.mark.parametrize("budget", [4, 5, 256])
+def test_steps_are_replayed_while_requests_come_and_go(budget: int) -> None:
+    """With a budget of 4, the last token of a prompt of 5 is a step of its own, as if it were generated."""
+    config = tiny_config("LlamaForCausalLM", ("full_attention",) * 2, None)
+    engines = make_engines(config, tiny_model(config), max_num_batched_tokens=budget)
+    for lengths in ((20,), (3, 9, 6), (9,), (2, 12)):
+        requests = [
+            engine_request(
+                f"{lengths} {row}", [row, 5, 2, row, 7], SamplingParams(temperature=0, max_tokens=length, logprobs=0)
+            )
+            for row, length in enumerate(lengths)
+        ]
+        plain = [
+            engine_request(f"plain {lengths} {row}", [9, row, 2, 4, 7], SamplingParams(seed=row, max_tokens=length))
+            for row, length in enumerate(lengths)
+        ]
+        for some in (plain, requests, plain[:1] + requests):
+            found, expected = (engine.run(some) for engine in engines)
+            assert {name: tokens(outputs) for name, outputs in found.items()} == {
+                name: tokens(outputs) for name, outputs in expected.items()
+            }
+
+
+def make_engines(config: ModelConfig, model: CausalLM, **settings: object) -> tuple[TinyEngine, TinyEngine]:
+    """An engine that records its steps and one that does not."""
+    recorded, eager = (TinyEngine(config, model, block_size=16, **settings) for _ in range(2))
+    eager.runner._recorded = RecordedSteps(runtime_of(torch.device("cpu")), eager.runner._tail.draw, is_on=False)
+    return recorded, eager
+
+
 def check_replays(config: ModelConfig, model: CausalLM, params: SamplingParams) -> None:
     """Compare an engine that records its steps with one that does not."""
     prompts = [[(7 * row + index) % VOCAB for index in range(5 + 6 * row)] for row in range(3)]
     requests = [engine_request(str(row), prompt, params) for row, prompt in enumerate(prompts)]
-    engines = [TinyEngine(config, model, block_size=16) for _ in range(2)]
-    recorded, eager = engines
-    eager.runner._recorded = RecordedSteps(runtime_of(torch.device("cpu")), eager.runner._tail.draw, is_on=False)
+    recorded, eager = engines = make_engines(config, model)
     found, expected = (engine.run(requests) for engine in engines)
-    steps = recorded.runner._recorded._steps.values()
+    steps = recorded.runner._recorded._steps
     assert steps and not eager.runner._recorded._steps
-    assert any(step.sample is not None for step in steps) == (params.logprobs is None)
+    assert any(draws for _, draws in steps) == (params.logprobs is None)
     for request_id, outputs in expected.items():
         assert tokens(found[request_id]) == tokens(outputs)
         for output, wanted in zip(found[request_id], outputs, strict=True):

@@ -19,7 +19,7 @@ def test_copies_go_there_and_back(runtime: DeviceRuntime) -> None:
     values = np.arange(12).reshape(3, 4)
     there = to_device(values[:, ::2], runtime.device)
     assert there.device.type == runtime.device.type
-    copies = HostCopies(runtime.device)
+    copies = HostCopies(runtime)
     back = copies.add(there + 1)
     copies.seal()
     copies.wait()
