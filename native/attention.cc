@@ -62,6 +62,52 @@ struct StagedTile {
     }
 };
 
+// Where a unit's keys and values of a key head are in a cache of C.
+template <class C>
+struct UnitCache {
+    const AttentionLayer& layer;
+    const AttentionRows& rows;
+    const AttentionUnit& unit;
+    int64_t kv_head;
+
+    // The first and one past the last key that any query of the unit sees here.
+    int64_t first_key() const {
+        return std::max(rows.first_key(unit.first_position), unit.first_partition * kPartitionKeys);
+    }
+    int64_t last_key() const {
+        return std::min<int64_t>(unit.first_position + unit.num_tokens, unit.last_partition * kPartitionKeys);
+    }
+    int64_t block_of(int64_t key) const {
+        return rows.block_tables[(int64_t)rows.slots[unit.row] * rows.table_stride + key / rows.block_size];
+    }
+    // The keys of a block.
+    const C* run_of(int64_t block) const {
+        return reinterpret_cast<const C*>(layer.cache) + block * layer.block_stride +
+               kv_head * rows.block_size * layer.head_dim;
+    }
+    const C* value_at(const C* run, int64_t key) const {
+        return run + layer.value_offset + key % rows.block_size * layer.head_dim;
+    }
+
+    // Fetches the keys or the values of a tile into the second-level cache. Functions that only fetch are dropped unless they
+    // are inlined early.
+    [[gnu::always_inline]] void fetch(int64_t start, bool is_keys) const {
+        const int64_t last = std::min(start + kTileKeys, last_key());
+        constexpr int64_t kTogether = Keys<C>::kInPairs ? 2 : 1, kLine = 64 / (int64_t)sizeof(C);
+        const int64_t step = std::max(kTogether, kLine / rows.block_size);  // dimensions that share a cache line
+        for (int64_t key = std::max(start, first_key()) / kLanes * kLanes; key < last; key += kLanes) {
+            const C* run = run_of(block_of(key));
+            if (is_keys) {
+                const C* keys = run + key % rows.block_size * kTogether;
+                for (int64_t d = 0; d < layer.head_dim; d += step) __builtin_prefetch(keys + d * rows.block_size, 0, 2);
+            } else {
+                const C* values = value_at(run, key);
+                for (int64_t i = 0; i < kLanes * layer.head_dim; i += kLine) __builtin_prefetch(values + i, 0, 2);
+            }
+        }
+    }
+};
+
 // A unit's keys, and the queries' view of them. T is the type of the computation, C that of the cache.
 template <class T, class C>
 struct Walk {
@@ -74,6 +120,7 @@ struct Walk {
     const float* own;     // [queries][head_dim] values, or in the first half of each row pairs of values
     float* scores;        // [queries][kTileKeys]
     StagedTile<S, C> staged;
+    UnitCache<C> cache, next;  // next: of the unit that comes next, probably
 
     // The first and one past the last key that a query sees.
     int64_t first_key(int64_t query) const { return attend.rows.first_key(position(query)); }
@@ -83,17 +130,18 @@ struct Walk {
     void tile(int64_t start, int64_t stop, SoftmaxState state) const {
         const AttentionLayer& layer = attend.layer;
         const int64_t size = attend.rows.block_size, head_dim = layer.head_dim;
-        const int32_t* table =
-            attend.rows.block_tables + (int64_t)attend.rows.slots[unit.row] * attend.rows.table_stride;
         const int64_t lowest = std::max(start, first_key(0)), highest = std::min(stop, last_key(queries - 1));
         if (lowest >= highest) return;
+        const bool is_last = start + kTileKeys >= cache.last_key();
+        const UnitCache<C>& ahead = is_last ? next : cache;
+        const int64_t fetched = is_last ? next.first_key() / kTileKeys * kTileKeys : start + kTileKeys;
+        ahead.fetch(fetched, true);
         const int64_t first_group = (lowest - start) / kLanes, last_group = (highest - start + kLanes - 1) / kLanes;
         const S* keys[kTileKeys / kLanes];
         const S* values[kTileKeys];
         for (int64_t g = first_group; g < last_group; ++g) {
-            const int64_t key = start + g * kLanes, block = table[key / size];
-            const C* run = reinterpret_cast<const C*>(layer.cache) + block * layer.block_stride + kv_head * size * head_dim;
-            const C* group_values = run + layer.value_offset + key % size * head_dim;
+            const int64_t key = start + g * kLanes, block = cache.block_of(key);
+            const C *run = cache.run_of(block), *group_values = cache.value_at(run, key);
             if constexpr (kIsQuantized<C>) {
                 const CacheFactors& factors = layer.factors;
                 const float* own_factors =
@@ -119,7 +167,11 @@ struct Walk {
                                       kTileKeys);
         });
         if constexpr (kIsQuantized<C>) multiply(staged.key_factors, first_group * kLanes, last_group * kLanes);
-        for (int64_t q = 0; q < queries; ++q) weights_of(q, start, first_group, last_group, state);
+        for (int64_t q = 0; q < queries; ++q) prepare_scores(q, start, first_group, last_group);
+        add_scores(scores, queries, first_group, last_group, state, head_dim, [&](int64_t q) {
+            return std::max(first_key(q), start) < std::min(last_key(q), start + last_group * kLanes);
+        });
+        ahead.fetch(fetched, false);
         // Factors of keys that no query sees may be anything.
         if constexpr (kIsQuantized<C>) multiply(staged.value_factors, lowest - start, highest - start);
         weigh_tile(scores, values, lowest - start, highest - start, state.values, queries, head_dim);
@@ -142,25 +194,18 @@ struct Walk {
         }
     }
 
-    // Turns a query's scores of a tile into weights, relative to the largest score so far.
-    void weights_of(int64_t q, int64_t start, int64_t first_group, int64_t last_group, SoftmaxState state) const {
+    // Caps and lowers a query's scores of a tile, and hides the keys that it does not see.
+    void prepare_scores(int64_t q, int64_t start, int64_t first_group, int64_t last_group) const {
         float* row = scores + q * kTileKeys;
-        const int64_t first = std::max(first_key(q) - start, first_group * kLanes);
-        const int64_t last = std::min(last_key(q) - start, last_group * kLanes);
         if (attend.softcap != 0.f) {
             const Lanes cap = splat(attend.softcap), inverse = splat(1.f / attend.softcap);
             for (int64_t g = first_group; g < last_group; ++g)
                 store(row + g * kLanes, cap * tanh(load(row + g * kLanes) * inverse));
         }
         if (attend.layer.slopes != nullptr) slope_scores(q, start, first_group, last_group);
-        for (int64_t i = first_group * kLanes; i < std::min(first, last_group * kLanes); ++i) row[i] = kMinusInfinity;
-        for (int64_t i = std::max<int64_t>(last, first_group * kLanes); i < last_group * kLanes; ++i)
-            row[i] = kMinusInfinity;
-        if (first >= last) {  // no key of this tile is visible
-            std::fill_n(row + first_group * kLanes, (last_group - first_group) * kLanes, 0.f);
-            return;
-        }
-        add_scores(row, first_group, last_group, state, q, attend.layer.head_dim);
+        const int64_t begin = first_group * kLanes, end = last_group * kLanes;
+        for (int64_t i = begin; i < std::min(first_key(q) - start, end); ++i) row[i] = kMinusInfinity;
+        for (int64_t i = std::max(last_key(q) - start, begin); i < end; ++i) row[i] = kMinusInfinity;
     }
 
     void partition(int64_t index, SoftmaxState state) const {
@@ -182,9 +227,11 @@ void write(const AttentionLayer& layer, const AttentionUnit& unit, int64_t kv_he
 }
 
 template <class T, class C>
-void attend_unit(const Attend& attend, int64_t index, int64_t kv_head) {
+void attend_unit(const Attend& attend, int64_t chunk) {
     const AttentionLayer& layer = attend.layer;
-    const AttentionUnit& unit = attend.plan->units[index];
+    const AttentionUnit& unit = attend.unit_of(chunk);
+    const int64_t kv_head = chunk % layer.num_kv_heads;
+    const int64_t next = std::min(chunk + num_threads(), attend.num_chunks() - 1);
     const int64_t group = layer.num_heads / layer.num_kv_heads, head_dim = layer.head_dim;
     const int64_t queries = unit.num_tokens * group, size = state_size(queries, head_dim);
     thread_local std::vector<float> memory;
@@ -204,7 +251,9 @@ void attend_unit(const Attend& attend, int64_t index, int64_t kv_head) {
         else
             for (int64_t d = 0; d < head_dim; ++d) own[q * head_dim + d] = to_float(query[d]);
     }
-    const W walk{attend, unit, kv_head, group, queries, own, scores, {memory.data(), head_dim}};
+    const W walk{attend, unit, kv_head, group, queries, own, scores, {memory.data(), head_dim},
+                 {layer, attend.rows, unit, kv_head},
+                 {layer, attend.rows, attend.unit_of(next), next % layer.num_kv_heads}};
     if (unit.split >= 0) {
         walk.partition(unit.first_partition,
                        part_at(*attend.plan, unit, layer.num_kv_heads, kv_head, part_size(layer), queries));
@@ -348,15 +397,13 @@ void RotateAndStore::run(int64_t chunk) const {
 
 int64_t Attend::count_chunks() const {
     reserve_parts(*plan, layer.num_kv_heads, part_size(layer));
-    return (int64_t)plan->units.size() * layer.num_kv_heads;
+    return num_chunks();
 }
 
 void Attend::run(int64_t chunk) const {
-    // Later units have more keys; they go first, so that no thread begins the longest one last.
-    const int64_t unit = (int64_t)plan->units.size() - 1 - chunk / layer.num_kv_heads;
     by_type(layer.type, [&](auto value) {
         by_cache_type<decltype(value)>(layer.cache_type, [&](auto cached) {
-            attend_unit<decltype(value), decltype(cached)>(*this, unit, chunk % layer.num_kv_heads);
+            attend_unit<decltype(value), decltype(cached)>(*this, chunk);
         });
     });
 }

@@ -103,6 +103,12 @@ struct Attend {
     AttentionRows rows;
     void* to;  // [tokens, heads, head_dim]
     float scale, softcap;  // softcap 0: none
+
+    // Later units have more keys; they go first, so that no thread begins the longest one last.
+    int64_t num_chunks() const { return (int64_t)plan->units.size() * layer.num_kv_heads; }
+    const AttentionUnit& unit_of(int64_t chunk) const {
+        return plan->units[plan->units.size() - 1 - chunk / layer.num_kv_heads];
+    }
     int64_t count_chunks() const;
     void run(int64_t chunk) const;
 };

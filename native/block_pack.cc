@@ -8,7 +8,6 @@ namespace octavo {
 namespace {
 
 constexpr float kLeastSize = 1e-30f;  // groups of smaller values are zeros
-constexpr int64_t kMaxFineRows = 32;  // rows of a tile: bits of XTile::fine_rows
 constexpr float kFineFrom = 6;  // times the mean size of a row's values: docs/quantization.md shows what it gives
 
 uint16_t half_at(const unsigned char* from) {
@@ -57,124 +56,134 @@ void gather_row(const GatherBlocks& gather, int64_t row) {
 
 // How the groups of a row are rounded.
 struct RowScales {
-    std::vector<float> most, scales, inverses;  // the greatest value of each group; most / 127, and one over it
-    float limit;                                // what a group must exceed to be fine
+    std::vector<float> most, scales, inverses;  // the greatest size in each group; most / 127, and one over it
+    std::vector<uint32_t> fine;                 // of sixteen groups each, those that are fine: one bit each
     bool is_finite;
-
-    bool is_fine(int64_t g) const { return is_finite && most[g] > limit; }
 
     template <class T>
     void measure(const T* x, int64_t num_inputs) {
         const int64_t groups = num_inputs / kXGroup, padded = (groups + kLanes - 1) / kLanes * kLanes;
         for (std::vector<float>* each : {&most, &scales, &inverses}) each->resize(padded);
-        const Lanes zero = splat(0.f), steps = splat(127.f);
-        Lanes total = zero, invalid = zero;
+        fine.resize(padded / kLanes);
+        const Lanes steps = splat(127.f);
+        Lanes total = splat(0.f), largest = total;
         for (int64_t first = 0; first < padded; first += kLanes) {
+            const int64_t count = std::min<int64_t>(kLanes, groups - first);
             Lanes sizes[kLanes];
-            for (int64_t i = 0; i < kLanes; ++i) {
-                sizes[i] = zero;
-                if (first + i >= groups) continue;
+            for (int64_t i = count; i < kLanes; ++i) sizes[i] = splat(0.f);
+            for (int64_t i = 0; i < count; ++i) {
                 const T* group = x + (first + i) * kXGroup;
-                const Lanes low = load(group), high = load(group + kLanes);
-                const Lanes low_size = max(low, zero - low), high_size = max(high, zero - high);
-                total = total + (low_size + high_size);
-                invalid = invalid + (low * zero + high * zero);
-                sizes[i] = max(low_size, high_size);
+                const Lanes low = abs(load(group)), high = abs(load(group + kLanes));
+                total = total + (low + high);
+                sizes[i] = max_size(low, high);
             }
-            const Lanes largest = reduce<Largest>(sizes);
-            store(&most[first], largest);
-            store(&scales[first], largest / steps);
-            store(&inverses[first], steps / max(largest, splat(kLeastSize)));
+            const Lanes own = reduce<LargestSize>(sizes);
+            largest = max_size(largest, own);
+            store(&most[first], own);
+            store(&scales[first], own / steps);
+            store(&inverses[first], steps / max(own, splat(kLeastSize)));
         }
-        limit = kFineFrom * sum(total) / (float)num_inputs;
-        is_finite = sum(invalid) == 0.f;
+        is_finite = bits_above(largest, std::numeric_limits<float>::max()) == 0;
         if (!is_finite) scales[0] = std::numeric_limits<float>::quiet_NaN();  // and so are all results
+        const float limit = kFineFrom * sum(total) / (float)num_inputs;
+        for (int64_t i = 0; i < padded / kLanes; ++i)
+            fine[i] = is_finite ? bits_above(load(&most[i * kLanes]), limit) : 0;
     }
 };
-
-// Whole numbers as bytes.
-void put_codes(const Lanes& numbers, int32_t* to) {
-#if defined(__AVX512F__)
-    const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32((__m512)numbers.part[0]));
-    std::memcpy(to, &bytes, sizeof(bytes));
-#else
-    float values[kLanes];
-    store(values, numbers);
-    for (int i = 0; i < kLanes; ++i) reinterpret_cast<int8_t*>(to)[i] = (int8_t)(int)values[i];
-#endif
-}
 
 // The rows of a tile of x, and where the tile lies.
 template <class T>
 struct StagedTile {
-    const StageBlocks& stage;
-    int64_t rows;
+    int32_t zero;  // of the weights
+    int64_t rows, num_starts;
     XTile<int32_t, float, uint32_t> tile;
     const RowScales* scales;
 
-    // Rounds up to eight groups of a row, of which `fine_groups` has those that are fine, one bit each. `fine` is what the
-    // first one of them that is fine adds to the tile.
-    void round(const T* x, int64_t r, int64_t first, int64_t count, uint32_t fine_groups, int32_t* fine) const {
-        Lanes rounded[kLanes];
-        for (Lanes& each : rounded) each = splat(0.f);
-        for (int64_t i = 0; i < count && scales[r].is_finite; ++i) {
-            const Lanes inverse = splat(scales[r].inverses[first + i]);
-            for (int h = 0; h < 2; ++h)
-                rounded[2 * i + h] = round_to_nearest(load(x + i * kXGroup + h * kLanes) * inverse);
-        }
-        float sums_of_codes[kLanes], sums_of_finer[kLanes];
-        store(sums_of_codes, sums(rounded));
-        Lanes finer[kLanes];
-        if (fine_groups != 0) {
-            round_finer(x, r, first, fine_groups, rounded, finer);
-            store(sums_of_finer, sums(finer));
-        }
-        for (int64_t i = 0; i < count; ++i) {
-            const int64_t g = first + i;
-            const float scale = scales[r].scales[g];
-            float sum_of_codes = sums_of_codes[2 * i] + sums_of_codes[2 * i + 1];
-            put(rounded + 2 * i, tile.codes + (g * rows + r) * kXWords);
-            put_starts(sums_of_codes + 2 * i, tile.starts + g * num_starts() * rows + r);
-            if (tile.fine_rows[g] != 0) {
-                if ((fine_groups >> i & 1) != 0) {  // what other rows have there is not read
-                    sum_of_codes += (sums_of_finer[2 * i] + sums_of_finer[2 * i + 1]) * kFineStep;
-                    put(finer + 2 * i, fine + r * kXWords);
-                    put_starts(sums_of_finer + 2 * i, fine + kXWords * rows + r);
-                }
-                fine += fine_size(stage.group) * rows;
+    // Rounds up to sixteen groups of a row, from a multiple of sixteen on. `fine` has for each of them what its fine rows
+    // add to the tile.
+    void round(const T* x, int64_t r, int64_t first, int64_t count, int32_t* const* fine) const {
+        const RowScales& own = scales[r];
+        Lanes lows[kLanes], highs[kLanes];
+        for (int64_t i = own.is_finite ? count : 0; i < kLanes; ++i) lows[i] = highs[i] = splat(0.f);
+        if (own.is_finite) {
+            const float* inverses = &own.inverses[first];
+            for (int64_t i = 0; i < count; ++i) {
+                const Lanes inverse = splat(inverses[i]);
+                lows[i] = round_to_nearest(load(x + i * kXGroup) * inverse);
+                highs[i] = round_to_nearest(load(x + i * kXGroup + kLanes) * inverse);
             }
-            tile.scales[g * rows + r] = scale;
-            tile.sums[g * rows + r] = scale * sum_of_codes;
+        }
+        int32_t* codes = tile.codes + (first * rows + r) * kXWords;
+        for (int64_t i = 0; i < count; ++i) put_bytes(lows[i], highs[i], codes + i * rows * kXWords);
+        CodeSums sums = add_codes(lows, highs);
+        int32_t* starts = tile.starts + first * num_starts * rows + r;
+        for (int64_t i = 0; i < count; ++i) put_starts(sums, i, starts + i * num_starts * rows);
+        if (own.fine[first / kLanes] != 0) round_finer(x, r, first, lows, highs, fine, sums);
+        float *scales_to = tile.scales + first * rows + r, *sums_to = tile.sums + first * rows + r;
+        for (int64_t i = 0; i < count; ++i) {
+            const float scale = own.scales[first + i];
+            scales_to[i * rows] = scale;
+            sums_to[i * rows] = scale * sums.total[i];
         }
     }
 
    private:
-    // The second codes of a row's fine groups among up to eight, and zeros.
-    void round_finer(const T* x, int64_t r, int64_t first, uint32_t fine_groups, const Lanes* rounded,
-                     Lanes (&finer)[kLanes]) const {
-        for (Lanes& each : finer) each = splat(0.f);
-        for (uint32_t left = fine_groups; left != 0; left &= left - 1) {
-            const int64_t i = __builtin_ctz(left);
-            const Lanes inverse = splat(scales[r].inverses[first + i]);
-            for (int64_t h = 2 * i; h < 2 * i + 2; ++h)
-                finer[h] = round_to_nearest((load(x + h * kLanes) * inverse - rounded[h]) / splat(kFineStep));
+    // Of sixteen groups, the sums of codes, and what products with weights start from in each half.
+    struct CodeSums {
+        float total[kLanes];
+        int32_t starts[2][kLanes];
+    };
+
+    // Rounds what is left of a row's fine groups, and adds it to the sums of their codes.
+    void round_finer(const T* x, int64_t r, int64_t first, Lanes (&lows)[kLanes], Lanes (&highs)[kLanes],
+                     int32_t* const* fine, CodeSums& sums) const {
+        const uint32_t groups = scales[r].fine[first / kLanes];
+        for (int64_t i = 0; i < kLanes; ++i) {
+            if ((groups >> i & 1) == 0) {
+                lows[i] = highs[i] = splat(0.f);
+                continue;
+            }
+            const T* group = x + i * kXGroup;
+            const Lanes inverse = splat(scales[r].inverses[first + i]), step = splat(kFineStep);
+            lows[i] = round_to_nearest((load(group) * inverse - lows[i]) / step);
+            highs[i] = round_to_nearest((load(group + kLanes) * inverse - highs[i]) / step);
+            put_bytes(lows[i], highs[i], fine[i] + r * kXWords);
+        }
+        const CodeSums finer = add_codes(lows, highs);
+        for (uint32_t left = groups; left != 0; left &= left - 1) {
+            const int i = __builtin_ctz(left);
+            put_starts(finer, i, fine[i] + kXWords * rows + r);
+            sums.total[i] = __builtin_fmaf(finer.total[i], kFineStep, sums.total[i]);
         }
     }
 
-    int64_t num_starts() const { return kXGroup / stage.group; }
-
-    void put(const Lanes* rounded, int32_t* to) const {
-        put_codes(rounded[0], to);
-        put_codes(rounded[1], to + kLanes / 4);
-    }
-
-    void put_starts(const float* halves, int32_t* to) const {
-        if (num_starts() == 1) {
-            to[0] = -stage.zero * (int32_t)(halves[0] + halves[1]);
+    // The codes are whole numbers: the order of their sums does not matter.
+    CodeSums add_codes(const Lanes (&lows)[kLanes], const Lanes (&highs)[kLanes]) const {
+        CodeSums result;
+        const auto put = [&](int half, const Lanes& total) {
+            OCTAVO_EACH_PART {
+                const Ints starts = __builtin_convertvector(total.part[i], Ints) * -zero;
+                store_vector(&result.starts[half][i * kWidth], starts);
+            }
+        };
+        if (num_starts == 1) {
+            Lanes both[kLanes];
+            for (int64_t i = 0; i < kLanes; ++i) both[i] = lows[i] + highs[i];
+            const Lanes total = sums(both);
+            put(0, total);
+            store(result.total, total);
         } else {
-            to[0] = -stage.zero * (int32_t)halves[0];
-            to[rows] = -stage.zero * (int32_t)halves[1];
+            const Lanes low = sums(lows), high = sums(highs);
+            put(0, low);
+            put(1, high);
+            store(result.total, low + high);
         }
+        return result;
+    }
+
+    void put_starts(const CodeSums& sums, int64_t i, int32_t* to) const {
+        to[0] = sums.starts[0][i];
+        if (num_starts == 2) to[rows] = sums.starts[1][i];
     }
 };
 
@@ -186,28 +195,22 @@ void stage_tile(const StageBlocks& stage, int64_t first_row) {
     const auto row_of = [&](int64_t r) { return reinterpret_cast<const T*>(stage.x + (first_row + r) * stage.x_stride); };
     if ((int64_t)scales.size() < rows) scales.resize(rows);
     for (int64_t r = 0; r < rows; ++r) scales[r].measure(row_of(r), stage.num_inputs);
-    const StagedTile<T> staged{
-        stage, rows, {scratch() + (stage.first + first_row) * x_row_bytes(stage.num_inputs), rows, stage.num_inputs, stage.group},
-        scales.data()};
-    int32_t* fine = staged.tile.fine;
-    constexpr int64_t kAtOnce = kLanes / 2;
-    for (int64_t first = 0; first < num_groups; first += kAtOnce) {
-        const int64_t count = std::min(kAtOnce, num_groups - first);
-        int64_t num_fine = 0;
-        uint32_t fine_groups[kMaxFineRows] = {};
-        for (int64_t g = first; g < first + count; ++g) {
-            uint32_t fine_rows = 0;
-            for (int64_t r = 0; r < rows; ++r) {
-                const uint32_t is_fine = scales[r].is_fine(g) ? 1 : 0;
-                fine_rows |= is_fine << r;
-                fine_groups[r] |= is_fine << (g - first);
-            }
-            staged.tile.fine_rows[g] = fine_rows;
-            num_fine += fine_rows != 0;
-        }
+    unsigned char* to = scratch() + (stage.first + first_row) * x_row_bytes(stage.num_inputs);
+    const StagedTile<T> staged{stage.zero, rows, kXGroup / stage.group, {to, rows, stage.num_inputs, stage.group}, scales.data()};
+    int32_t* next_fine = staged.tile.fine;
+    for (int64_t first = 0; first < num_groups; first += kLanes) {
+        const int64_t count = std::min<int64_t>(kLanes, num_groups - first);
+        uint32_t fine_rows[kLanes] = {};
         for (int64_t r = 0; r < rows; ++r)
-            staged.round(row_of(r) + first * kXGroup, r, first, count, fine_groups[r], fine);
-        fine += num_fine * fine_size(stage.group) * rows;
+            for (uint32_t left = scales[r].fine[first / kLanes]; left != 0; left &= left - 1)
+                fine_rows[__builtin_ctz(left)] |= 1u << r;
+        int32_t* fine[kLanes];
+        for (int64_t i = 0; i < count; ++i) {
+            staged.tile.fine_rows[first + i] = fine_rows[i];
+            fine[i] = next_fine;
+            if (fine_rows[i] != 0) next_fine += fine_size(stage.group) * rows;
+        }
+        for (int64_t r = 0; r < rows; ++r) staged.round(row_of(r) + first * kXGroup, r, first, count, fine);
     }
 }
 

@@ -5,30 +5,14 @@
 namespace octavo {
 namespace {
 
-// Whole numbers as bytes.
-inline void put_bytes(const Lanes& numbers, int8_t* to) {
-#if defined(__AVX512F__)
-    store_vector(to, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32((__m512)numbers.part[0])));
-#else
-    float values[kLanes];
-    store(values, numbers);
-    for (int i = 0; i < kLanes; ++i) to[i] = (int8_t)(int)values[i];
-#endif
-}
-
 // The scale of a row, NaN if it has an infinity or a NaN.
 template <class T>
 float scale_of(const T* x, int64_t size) {
-    const Lanes zero = splat(0.f);
-    Lanes most = zero, invalid = zero;
-    const auto add = [&](const Lanes& v) {
-        most = max(most, max(v, zero - v));
-        invalid = invalid + (v - v);
-    };
+    Lanes most = splat(0.f);
     int64_t i = 0;
-    for (; i + kLanes <= size; i += kLanes) add(load(x + i));
-    if (i < size) add(load_some(x + i, size - i));
-    if (sum(invalid) != 0.f) return std::numeric_limits<float>::quiet_NaN();
+    for (; i + kLanes <= size; i += kLanes) most = max_size(most, abs(load(x + i)));
+    if (i < size) most = max_size(most, abs(load_some(x + i, size - i)));
+    if (bits_above(most, std::numeric_limits<float>::max()) != 0) return std::numeric_limits<float>::quiet_NaN();
     return std::max(largest(most) / 127.f, 1e-12f);
 }
 

@@ -183,6 +183,60 @@ inline Lanes min(const Lanes& a, const Lanes& b) {
     OCTAVO_EACH_PART r.part[i] = min(a.part[i], b.part[i]);
     return r;
 }
+// Sizes, as numbers or by their bits, in whose order infinity and NaN are the largest.
+inline Lanes abs(const Lanes& x) {
+    Lanes r;
+    OCTAVO_EACH_PART r.part[i] = bit_cast<Floats>(bit_cast<Ints>(x.part[i]) & 0x7fffffff);
+    return r;
+}
+inline Floats max_size(Floats a, Floats b) {
+    const Ints x = bit_cast<Ints>(a), y = bit_cast<Ints>(b);
+    return bit_cast<Floats>(x > y ? x : y);
+}
+inline Lanes max_size(const Lanes& a, const Lanes& b) {
+    Lanes r;
+    OCTAVO_EACH_PART r.part[i] = max_size(a.part[i], b.part[i]);
+    return r;
+}
+// Bit i tells whether lane i is above a limit, or a NaN.
+inline uint32_t bits_above(const Lanes& x, float limit) {
+    uint32_t bits = 0;
+    OCTAVO_EACH_PART {
+#if defined(__AVX512F__)
+        bits |= (uint32_t)_mm512_cmp_ps_mask((__m512)x.part[i], _mm512_set1_ps(limit), _CMP_NLE_UQ);
+#elif defined(__AVX2__)
+        const __m256 above = _mm256_cmp_ps((__m256)x.part[i], _mm256_set1_ps(limit), _CMP_NLE_UQ);
+        bits |= (uint32_t)_mm256_movemask_ps(above) << (i * kWidth);
+#else
+        for (int lane = 0; lane < kWidth; ++lane)
+            bits |= (x.part[i][lane] <= limit ? 0u : 1u) << (i * kWidth + lane);
+#endif
+    }
+    return bits;
+}
+// Whole numbers from -128 to 127 as bytes.
+inline void put_bytes(const Lanes& numbers, void* to) {
+#if defined(__AVX512F__)
+    store_vector(to, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32((__m512)numbers.part[0])));
+#else
+    using Bytes = int8_t __attribute__((vector_size(kWidth)));
+    OCTAVO_EACH_PART {
+        const auto bytes = __builtin_convertvector(__builtin_convertvector(numbers.part[i], Ints), Bytes);
+        store_vector(static_cast<int8_t*>(to) + i * kWidth, bytes);
+    }
+#endif
+}
+inline void put_bytes(const Lanes& low, const Lanes& high, void* to) {
+#if defined(__AVX512F__)
+    const __m512i order = (__m512i)(__attribute__((vector_size(64))) uint16_t){
+        0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31};
+    const __m512i halves = _mm512_packs_epi32(_mm512_cvtps_epi32((__m512)low.part[0]), _mm512_cvtps_epi32((__m512)high.part[0]));
+    store_vector(to, _mm512_cvtepi16_epi8(_mm512_permutexvar_epi16(order, halves)));
+#else
+    put_bytes(low, to);
+    put_bytes(high, static_cast<int8_t*>(to) + kLanes);
+#endif
+}
 inline Lanes round_to_nearest(const Lanes& x) {
     const Lanes magic = splat(12582912.f);  // 1.5 * 2^23: adding it rounds to the nearest integer
     return (x + magic) - magic;
@@ -283,6 +337,10 @@ struct Add {
 };
 struct Largest {
     Floats operator()(Floats a, Floats b) const { return a > b ? a : b; }
+};
+
+struct LargestSize {
+    Floats operator()(Floats a, Floats b) const { return max_size(a, b); }
 };
 
 // Neighbouring groups of kGroup numbers of a, then of b, reduced by half: each number and the one half a group further

@@ -146,14 +146,10 @@ struct LatentWalk {
         const int64_t num_groups = (count + kLanes - 1) / kLanes;
         for (int64_t q = 0; q < queries; ++q) {
             float* row = scores + q * kTileKeys;
-            const int64_t seen = std::min(count, last_key(q) - start);
-            if (seen <= 0) {
-                std::fill_n(row, count, 0.f);
-                continue;
-            }
+            const int64_t seen = std::clamp<int64_t>(last_key(q) - start, 0, count);
             std::fill(row + seen, row + num_groups * kLanes, kMinusInfinity);
-            add_scores(row, 0, num_groups, state, q, layer.rank);
         }
+        add_scores(scores, queries, 0, num_groups, state, layer.rank, [&](int64_t q) { return last_key(q) > start; });
         weigh_tile(scores, keys, 0, count, state.values, queries, layer.rank);
     }
 

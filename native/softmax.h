@@ -71,23 +71,59 @@ inline void in_groups(int64_t queries, const Work& work) {
     for (; q < queries; ++q) work(q, std::integral_constant<int, 1>{});
 }
 
-// Turns a query's scores of a tile, of the groups of sixteen from `first_group` on, into weights relative to the largest
-// score so far.
-inline void add_scores(float* row, int64_t first_group, int64_t last_group, SoftmaxState state, int64_t q,
-                       int64_t head_dim) {
-    Lanes most_lanes = splat(kMinusInfinity);
-    for (int64_t g = first_group; g < last_group; ++g) most_lanes = max(most_lanes, load(row + g * kLanes));
-    const float most = std::max(state.most[q], largest(most_lanes));
-    Lanes total = splat(0.f);
-    for (int64_t g = first_group; g < last_group; ++g) {
-        const Lanes weight = exp(load(row + g * kLanes) - splat(most));
-        store(row + g * kLanes, weight);
-        total = total + weight;
+// Turns the scores of up to sixteen queries from `first` on, in rows of kTileKeys, into weights relative to the largest
+// score so far: those of the tile's groups of sixteen keys from `first_group` on. Bit i of `seeing` tells whether the i-th of
+// the queries sees any key of the tile; the weights of others are zeros.
+inline void add_scores(float* scores, int64_t first_group, int64_t last_group, SoftmaxState state, int64_t first,
+                       int64_t count, uint32_t seeing, int64_t head_dim) {
+    Lanes each[kLanes];
+    for (int64_t i = 0; i < kLanes; ++i) {
+        each[i] = splat(kMinusInfinity);
+        if ((seeing >> i & 1) == 0) continue;
+        const float* row = scores + (first + i) * kTileKeys;
+        for (int64_t g = first_group; g < last_group; ++g) each[i] = max(each[i], load(row + g * kLanes));
     }
-    const float factor = state.total[q] == 0.f ? 0.f : exp_of(state.most[q] - most);
-    state.total[q] = state.total[q] * factor + sum(total);
-    scale_row(state.values + q * head_dim, factor, head_dim);
-    state.most[q] = most;
+    const auto load_state = [&](const float* from) { return count == kLanes ? load(from) : load_some(from, count); };
+    const Lanes earlier = load_state(state.most + first);
+    float most[kLanes];
+    store(most, max(earlier, reduce<Largest>(each)));
+    for (int64_t i = 0; i < kLanes; ++i) {
+        each[i] = splat(0.f);
+        if (i >= count) continue;
+        float* row = scores + (first + i) * kTileKeys;
+        for (int64_t g = first_group; g < last_group; ++g) {
+            Lanes weight = splat(0.f);
+            if ((seeing >> i & 1) != 0) weight = exp(load(row + g * kLanes) - splat(most[i]));
+            store(row + g * kLanes, weight);
+            each[i] = each[i] + weight;
+        }
+    }
+    float factors[kLanes], totals[kLanes];
+    store(factors, exp(earlier - load(most)));
+    for (int64_t i = 0; i < count; ++i)
+        if (state.total[first + i] == 0.f) factors[i] = 0.f;
+    store(totals, load_state(state.total + first) * load(factors));
+    asm("" : "+m"(totals));  // products are rounded: adding must not become a fused operation
+    store(totals, load(totals) + sums(each));
+    for (int64_t i = 0; i < count; ++i) {
+        if ((seeing >> i & 1) == 0) continue;
+        const int64_t q = first + i;
+        state.most[q] = most[i];
+        state.total[q] = totals[i];
+        scale_row(state.values + q * head_dim, factors[i], head_dim);
+    }
+}
+
+// The same for all queries; `sees` tells of each whether it sees a key of the tile.
+template <class Sees>
+inline void add_scores(float* scores, int64_t queries, int64_t first_group, int64_t last_group, SoftmaxState state,
+                       int64_t head_dim, const Sees& sees) {
+    for (int64_t first = 0; first < queries; first += kLanes) {
+        const int64_t count = std::min<int64_t>(kLanes, queries - first);
+        uint32_t seeing = 0;
+        for (int64_t i = 0; i < count; ++i) seeing |= (sees(first + i) ? 1u : 0u) << i;
+        add_scores(scores, first_group, last_group, state, first, count, seeing, head_dim);
+    }
 }
 
 constexpr int kWeighQueries = kWidth == 16 ? 6 : 2, kWeighLanes = kWidth == 16 ? 4 : 2;
