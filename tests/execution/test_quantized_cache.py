@@ -107,3 +107,18 @@ def test_layers_of_a_block_do_not_overlap() -> None:
         tensor.fill_(number)
     assert [int(tensor.float().mean()) for tensor in tensors] == list(range(6))
     assert [tensor.shape for tensor in tensors[:2]] == [(2, 3, 2, 4, 8), (2, 3, 2, 4)]
+
+
+@pytest.mark.parametrize(("layout", "num_groups"), [((FULL,) * 3, 1), ((FULL, SLIDING) * 2, 2)], ids=["one", "two"])
+def test_layers_of_one_size_lie_apart(layout: tuple[LayerType, ...], num_groups: int) -> None:
+    config = tiny_config("LlamaForCausalLM" if num_groups == 1 else "Gemma3ForCausalLM", layout, 8)
+    engine = TinyEngine(config, tiny_model(config), num_blocks=3)
+    pool = allocate_cache(replace(engine.plan, num_blocks=3), torch.device("cpu"))
+    assert len(engine.plan.groups) == num_groups
+    first = pool.layers[engine.plan.groups[0].layers[0]][0]
+    assert first.transpose(0, 1).is_contiguous()  # all blocks of a layer, one after the other
+    pool.blocks[1] = 255
+    for (tensor,) in pool.layers.values():
+        assert [bool(block.view(torch.uint8).any()) for block in tensor.transpose(0, 1).contiguous()] == [0, 1, 0]
+    groups = {group.layers[0]: pool.layers[group.layers[0]][0].data_ptr() for group in engine.plan.groups}
+    assert len(set(groups.values())) == 1  # a block belongs to one of them at a time
