@@ -1,5 +1,6 @@
 """Packed integers on a GPU: checkpoints and weights rounded at load, in graphs and without, against the CPU."""
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "quantization")]
 from integer_checkpoints import draw, gptq, write_layers
@@ -14,10 +16,10 @@ from tiny_llama import SETTINGS, write_model
 
 from octavo import LLM, SamplingParams
 from octavo.kernels import grouped
-from octavo.kernels.grouped import GroupedTensors
+from octavo.kernels.grouped import GroupedTensors, round_weight
 from octavo.kernels.triton.grouped import GroupedLinear
 from octavo.layers.linear import Linear
-from octavo.quantization.rounded import RoundedScheme
+from octavo.quantization.rounded import GROUPS, RoundedScheme
 from octavo.quantization.stored import PackedScheme
 
 PROMPTS = [[1, 5, 9, 33, 70, 2], [8] * 100, [100]]
@@ -73,12 +75,30 @@ def test_checkpoints(changes: dict[str, Any], enforce_eager: bool, tmp_path: Pat
 
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
 def test_rounding_at_load(quantization: str, tmp_path: Path) -> None:
-    source = write_model(tmp_path, hidden_size=256, intermediate_size=512)
+    source = write_model(tmp_path / "plain", hidden_size=256, intermediate_size=512)
     settings = SETTINGS | {"device": "cuda", "dtype": "bfloat16"}
     rounded = LLM(str(source), quantization=quantization, **settings)
     assert RoundedScheme in schemes_of(rounded)
-    difference = logprobs_of(rounded) - logprobs_of(LLM(str(source), **settings))
-    assert difference.abs().mean() < (0.2 if quantization == "int8" else 1.5)
+    found, plain = logprobs_of(rounded), logprobs_of(LLM(str(source), **settings))
+    effect = (found - plain).abs().mean()
+    if quantization == "int8":
+        assert effect < 0.2
+        return
+    # Large logits magnify bfloat16's own rounding: so the error is held against what the weights' rounding changes.
+    expected = logprobs_of(LLM(str(write_rounded(source, tmp_path / "rounded")), **settings))
+    assert (found - expected).abs().mean() < 0.5 * effect
+
+
+def write_rounded(source: Path, folder: Path) -> Path:
+    """A model's folder again, with the values that its layers' weights stand for in INT4."""
+    shutil.copytree(source, folder)
+    tensors = load_file(folder / "model.safetensors")
+    for name, tensor in tensors.items():
+        if name.endswith("_proj.weight"):
+            values = round_weight(tensor.bfloat16(), "int4", GROUPS["int4"])
+            tensors[name] = grouped.dequantize(values, torch.bfloat16)
+    save_file(tensors, folder / "model.safetensors")
+    return folder
 
 
 KINDS = {"plain": 128, "zeros": 128, "zeros-256": 256, "zeros-32": 32, "mxfp4": 32, "int8": 128, "float8": 256}
