@@ -87,6 +87,7 @@ def test_distributions_are_compared_in_full() -> None:
     assert figures["agreement"] == 0.5
 
 
+@pytest.mark.long
 def test_layers_are_rounded() -> None:
     """On the demo model: what is rounded differs, what is not does not, and an answer is found or not."""
     plain = quality.Reader("bundled:smollm2", Scheme())
@@ -104,6 +105,7 @@ def test_layers_are_rounded() -> None:
     rounded.close()
 
 
+@pytest.mark.long
 def test_transformers_reads_the_same() -> None:
     """Keys and values that are not rounded change nothing, rounded ones do."""
     text = "The capital of France is Paris. The capital of Italy is Rome."

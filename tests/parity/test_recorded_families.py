@@ -27,7 +27,7 @@ def _generate(llm: LLM) -> list[RequestOutput]:
     return llm.generate(PROMPTS, params, use_tqdm=False)
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_decode_steps_are_replayed(
     name: str, checkpoint: Callable[[str], Checkpoint], start: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch
