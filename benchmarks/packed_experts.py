@@ -370,7 +370,7 @@ def _candidates(
     shapes = [(narrow, 4), (2 * narrow, 4), (2 * narrow, 8)]
     if per_expert > 64:
         shapes = [(2 * narrow, 8), (4 * narrow, 8), (2 * narrow, 4)]
-    has_steps = weight.is_float4 or packed.has_one_group(weight)
+    has_steps = weight.is_float4 or weight.has_one_group
     steps = [64, 128, 256] if has_steps and not rounds else [rule.block_k]
     for block_m in sizes:
         for block_n, num_warps in shapes:

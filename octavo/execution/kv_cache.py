@@ -33,27 +33,26 @@ class CachePool:
 
 def allocate_cache(plan: Plan, device: torch.device) -> CachePool:
     """Allocate the cache, zeroed."""
-    zeros = runtime_of(device).zeros
-    sizes = {group.spec.block_bytes(group.block_size, plan.num_places) for group in plan.groups}
-    layer_bytes = sizes.pop() if len(sizes) == 1 else 0
-    is_by_layer = _splits_evenly(plan, layer_bytes)
-    if is_by_layer:
-        blocks = zeros((plan.block_bytes // layer_bytes, plan.num_blocks, layer_bytes), torch.uint8).transpose(0, 1)
-    else:
-        blocks = zeros((plan.num_blocks, 1, plan.block_bytes), torch.uint8)
+    part_bytes = _part_bytes(plan)
+    shape = plan.block_bytes // part_bytes if part_bytes else 1, plan.num_blocks, part_bytes
+    blocks = runtime_of(device).zeros(shape, torch.uint8).transpose(0, 1)
     layers: dict[str, LayerCache] = {}
     for group in plan.groups:
         num_bytes = group.spec.block_bytes(group.block_size, plan.num_places)
         for index, name in enumerate(group.layers):
-            part = blocks[:, index] if is_by_layer else blocks[:, 0, index * num_bytes : (index + 1) * num_bytes]
-            layers[name] = _views(group.spec, part, group.block_size, plan.num_places)
+            part, start = divmod(index * num_bytes, part_bytes)
+            own = blocks[:, part, start : start + num_bytes]
+            layers[name] = _views(group.spec, own, group.block_size, plan.num_places)
     return CachePool(blocks, layers)
 
 
-def _splits_evenly(plan: Plan, layer_bytes: int) -> bool:
-    """Whether blocks consist of layers' parts, in which kernels can count runs of keys from block to block."""
+def _part_bytes(plan: Plan) -> int:
+    """Bytes of a block's parts: a layer's, if blocks consist of these and these of whole runs of keys; or all."""
+    sizes = {group.spec.block_bytes(group.block_size, plan.num_places) for group in plan.groups}
     runs = [group.block_size * group.spec.run_bytes for group in plan.groups if isinstance(group.spec, Full)]
-    return layer_bytes > 0 and not any((plan.block_bytes % layer_bytes, *(layer_bytes % run for run in runs)))
+    if len(sizes) != 1 or plan.block_bytes % min(sizes) or any(min(sizes) % run for run in runs):
+        return plan.block_bytes
+    return min(sizes)
 
 
 @singledispatch

@@ -61,6 +61,11 @@ class PackedMatrices(NamedTuple):
         return self.codes.dtype is FLOAT8
 
     @property
+    def has_one_group(self) -> bool:
+        """Whether sums of codes of 8 bits are scaled once, at their end."""
+        return self.bits == 8 and self.group == self.num_inputs
+
+    @property
     def form(self) -> str:
         """What codes are: ``float4``, ``float8``, ``int4`` or ``int8``."""
         return f"{'float' if self.is_float4 or self.is_float8 else 'int'}{self.bits}"

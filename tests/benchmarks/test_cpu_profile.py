@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # its scripts im
 import cpu_profile
 from tiny_llama import write_model
 
-pytestmark = pytest.mark.skipif(native_kernels() is None, reason="needs compiled kernels")
+pytestmark = pytest.mark.skipif(native_kernels() is None, reason="needs compiled kernels; run on an AMD EPYC")
 
 
 def test_attention_reads_each_key_once_and_multiplies_what_queries_see() -> None:

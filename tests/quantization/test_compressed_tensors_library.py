@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # its scripts im
 
 from quality_references import compressed_tensors_rounded, compressed_tensors_scales
 
-pytest.importorskip("compressed_tensors", reason="needs requirements/references.txt")
+pytest.importorskip("compressed_tensors", reason="needs requirements/references.txt; run on an AMD EPYC")
 
 from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.compressors.format import infer_module_format

@@ -166,8 +166,7 @@ class _Weight(NamedTuple):
         if isinstance(weight, torch.Tensor):
             return cls(weight, None, None, "plain", 0)
         group = weight.group * weight.bits // (8 * _UNIT_BYTES)
-        is_whole = weight.bits == 8 and weight.group == weight.num_inputs
-        return cls(weight.codes, weight.scales, weight.zeros, weight.form, 0 if is_whole else group)
+        return cls(weight.codes, weight.scales, weight.zeros, weight.form, 0 if weight.has_one_group else group)
 
     @property
     def row_bytes(self) -> int:

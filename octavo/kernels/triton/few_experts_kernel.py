@@ -5,6 +5,7 @@ import triton.language as tl
 
 from octavo.kernels.triton.code_floats import FLOAT4_SCALE, bytes_to_floats, halves_to_floats
 from octavo.kernels.triton.experts_kernel import activate
+from octavo.kernels.triton.pair_unpack import powers_of_two
 
 
 @triton.jit
@@ -239,8 +240,7 @@ def _sums(
         sums -= tl.sum(low + high, 2) * zero
     if FORM == "float4":
         exponents = tl.load(scales + places, is_unit, other=0).to(tl.int32)
-        # Float32 has the least power of two as a subnormal number.
-        sums *= tl.where(exponents > 0, exponents << 23, 1 << 22).to(tl.float32, bitcast=True)
+        sums *= powers_of_two(exponents)
     elif GROUP > 0:
         sums *= tl.load(scales + places, is_unit, other=0.0)
     return sums

@@ -58,13 +58,8 @@ def rounds_inputs(weights: PackedExperts, num_pairs: int) -> bool:
 
 def step_of(weight: PackedMatrices) -> int:
     """Input features of a step for any number of pairs; float8 and integers have them within a group."""
-    whole = weight.is_float4 or has_one_group(weight)
+    whole = weight.is_float4 or weight.has_one_group
     return _MAX_STEP if whole else min(weight.group & -weight.group, _MAX_STEP)
-
-
-def has_one_group(weight: PackedMatrices) -> bool:
-    """Whether sums are scaled once, at their end."""
-    return weight.bits == 8 and weight.group == weight.num_inputs
 
 
 def choose_tile(weight: PackedMatrices, num_pairs: int, *, is_gated: bool, is_rounded: bool) -> PackedTile:
@@ -85,7 +80,7 @@ def choose_tile(weight: PackedMatrices, num_pairs: int, *, is_gated: bool, is_ro
     if most <= 64:
         return PackedTile(64, narrow, block_k, 3, 4)
     if is_rounded:
-        return PackedTile(128 if has_one_group(weight) and most > 128 else 64, 2 * narrow, block_k, 3, 4)
+        return PackedTile(128 if weight.has_one_group and most > 128 else 64, 2 * narrow, block_k, 3, 4)
     if weight.bits == 4:
         return PackedTile(64, 2 * narrow, block_k, 3, 8)
     if most <= 128:
@@ -163,7 +158,7 @@ def packed_gemm(
             ``[pairs, out]`` by the pairs' numbers.
     """
     num_outputs, num_features = y.shape[1], weight.num_inputs
-    group = 0 if has_one_group(weight) else weight.group
+    group = 0 if weight.has_one_group else weight.group
     packed_experts_kernel[triton.cdiv(num_outputs, tile.block_n), len(order.tiles)](
         x,
         x_scales,

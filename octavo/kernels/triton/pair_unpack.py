@@ -159,9 +159,7 @@ def unpack_floats(packed, exponents, dtype: tl.constexpr):
         exponents: int32 up to 160, of a shape that broadcasts, equal for neighbours.
     """
     if _IS_INTERPRETED or dtype != tl.bfloat16:
-        # Float32 has the least power of two as a subnormal number.
-        bits = tl.where(exponents > 0, exponents << 23, 1 << 22)
-        scale = bits.to(tl.float32, bitcast=True)
+        scale = powers_of_two(exponents)
         low = (float4_values(packed & 15) * scale).to(dtype)
         high = (float4_values(packed >> 4) * scale).to(dtype)
     else:
@@ -182,6 +180,13 @@ def scale_floats(sums, dtype: tl.constexpr):
     if not _IS_INTERPRETED and dtype == tl.bfloat16:
         sums *= _FLOAT4_SCALE
     return sums
+
+
+@triton.jit
+def powers_of_two(exponents):
+    """What int32 exponents of scales stand for, in float32."""
+    # Float32 has the least power of two as a subnormal number.
+    return tl.where(exponents > 0, exponents << 23, 1 << 22).to(tl.float32, bitcast=True)
 
 
 @triton.jit
