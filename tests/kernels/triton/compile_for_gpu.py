@@ -136,17 +136,18 @@ def main(case: str) -> None:
         bounded = replace(experts, spec=ExpertSpec("swiglu_step", limit=7.0))
         config = replace(config, own=replace(config.own, experts=bounded))
     torch.set_default_dtype(dtype)
+    options = SchemeOptions(deterministic=deterministic)
     quantization: QuantizationConfig = Unquantized()
     if case.endswith("float8"):
-        quantization = round_to_float8(SchemeOptions(has_float8=True))
+        quantization = round_to_float8(replace(options, has_float8=True))
     elif "int4" in case:
         group = 128 if case.endswith("wide-groups") else 32
-        quantization = parse_gptq({"bits": 4, "group_size": group, "sym": False}, SchemeOptions())
+        quantization = parse_gptq({"bits": 4, "group_size": group, "sym": False}, options)
     elif case.endswith("mxfp4"):
-        quantization = round_to_mxfp4(SchemeOptions(has_groups=True))
+        quantization = round_to_mxfp4(replace(options, has_groups=True))
     elif case.endswith("int8"):
         int8 = {"dtype": "int8", "qscheme": "per_channel"}
-        quantization = parse_quark({"global_quant_config": {"weight": int8, "input_tensors": int8}}, SchemeOptions())
+        quantization = parse_quark({"global_quant_config": {"weight": int8, "input_tensors": int8}}, options)
     stored = next((CACHES[kind] for kind in CACHES if f"cache-{kind}" in case), CacheFormat())
     model = build_model(config, Build(quantization, cache=stored), MAX_LEN)
     if "sinks" in case or "slopes" in case:
