@@ -2,6 +2,9 @@
 
 import asyncio
 import os
+import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -55,6 +58,21 @@ def test_requests_go_on_with_new_workers(folder: Path, tmp_path: Path, monkeypat
     run(folder, scenario, tensor_parallel_size=2, **SLOWING)
     asyncio.run(until(lambda: not list(tmp_path.glob("octavo-ranks-*"))))
     assert texts == [texts[0], "killed", texts[0]]
+
+
+def test_a_worker_whose_connection_closes_first_leaves_no_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    (folder / "store").touch()
+    own, others = socket.socketpair()
+    command = [sys.executable, "-m", "octavo.execution.worker_process", str(others.fileno()), str(folder)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=[others.fileno()]
+    ) as worker:
+        others.close()
+        own.close()
+        worker.wait(180)
+        assert not folder.exists()
 
 
 def test_offline_the_next_step_says_who_died(folder: Path) -> None:
