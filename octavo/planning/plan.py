@@ -51,6 +51,8 @@ _LARGE_MAX_NUM_SEQS = 1024
 _LARGE_TOKEN_BUDGET = 16384
 # What such a device computes in about a sixth of a second: no running request should wait longer for its next token.
 _MIXED_STEP_OPERATIONS = 1.2e14
+_ROUTED_COST = 1.5
+"""Time of an expert's parameter relative to others, in steps of many tokens: their GEMMs are smaller."""
 _LEAST_MIXED_TOKENS, _CHUNK_UNIT = 2048, 1024
 # Batch sizes that get a graph of their exact size in interactivity mode.
 _EXACT_GRAPHS = 32
@@ -250,7 +252,7 @@ class _Planner:
         has_chunks = scheduler.enable_chunked_prefill is not False
         if is_set or not has_chunks or not self.is_large or scheduler.performance_mode == "throughput":
             return None
-        affordable = int(_MIXED_STEP_OPERATIONS / (2 * model.num_parameters)) // _CHUNK_UNIT * _CHUNK_UNIT
+        affordable = int(_MIXED_STEP_OPERATIONS / _operations_per_token(model)) // _CHUNK_UNIT * _CHUNK_UNIT
         value = max(affordable, _LEAST_MIXED_TOKENS, num_decoded + _CHUNK_UNIT)
         if value >= num_scheduled:
             return None
@@ -370,6 +372,14 @@ def _cpu_cache_bytes(memory: DeviceMemory, share: float, others: int) -> tuple[i
             "gpu_memory_utilization."
         )
     return value, reason
+
+
+def _operations_per_token(model: ModelSize) -> float:
+    """What a token of a prompt costs, in operations of dense layers: it passes through the experts it chooses only."""
+    if model.routed is None:
+        return 2 * model.num_parameters
+    dense = model.num_parameters - model.routed.num_parameters
+    return 2 * (dense + _ROUTED_COST * model.routed.num_per_token)
 
 
 def _check_tokens(name: str, value: int, max_num_seqs: int, num_drafts: int) -> None:

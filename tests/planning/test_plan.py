@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import tiny_config
 
+from octavo.bench.shapes import SHAPES
 from octavo.cache import CacheManager
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError, UnsupportedModelError
 from octavo.execution.graphs import decode_sizes
+from octavo.hub.config_file import parse_config
 from octavo.hub.families.mamba2 import Mamba2Fields
 from octavo.hub.model_config import ModelConfig
 from octavo.planning import make_plan
@@ -164,6 +166,13 @@ class TestStepLimits:
         for choice in ({"performance_mode": "throughput"}, {"max_num_batched_tokens": 16384}):
             assert plan_for(medium, large, **choice).max_num_mixed_tokens is None
         assert plan_for(medium, large, enable_chunked_prefill=False).max_num_mixed_tokens is None
+
+    def test_experts_that_a_token_does_not_choose_make_nobody_wait(self) -> None:
+        """Qwen3-30B-A3B has four times the parameters of Qwen3-8B, of which a token uses a tenth."""
+        large = ImaginedGpu(141 * GIB)
+        dense, routed = (plan_for(parse_config(SHAPES[name]), large) for name in ("qwen3-8b", "qwen3-30b-a3b"))
+        assert dense.max_num_mixed_tokens is not None and routed.max_num_mixed_tokens is not None
+        assert dense.max_num_mixed_tokens < routed.max_num_mixed_tokens < routed.token_budget
 
     @pytest.mark.parametrize("platform", [FakePlatform(), ImaginedGpu(24 * GIB), ImaginedGpu(141 * GIB)])
     def test_blocks_hold_16_tokens_on_every_platform(self, platform: Platform) -> None:
