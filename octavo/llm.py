@@ -16,7 +16,7 @@ from octavo.inputs.chat import ContentFormat
 from octavo.inputs.foreign import prompt_truncation, reject_foreign
 from octavo.llm_beam_search import BeamSearchMixin
 from octavo.llm_engine import LLMEngine
-from octavo.llm_pooling import PoolingMixin, as_prompts, one_each, progress_bar
+from octavo.llm_pooling import NoBar, PoolingMixin, as_prompts, one_each, progress_bar
 from octavo.llm_queue import Params, QueueMixin
 from octavo.outputs.processor import error_of
 from octavo.records import (
@@ -253,8 +253,6 @@ class LLM(QueueMixin, PoolingMixin, BeamSearchMixin, LocalControl):
         arrival_time: float,
         truncate: int | None,
     ) -> PreparedRequest:
-        params = self.get_default_sampling_params() if params is None else params.clone()
-        params.output_kind = RequestOutputKind.FINAL_ONLY
         return self._inputs.process(
             str(next(self._request_ids)),
             prompt,
@@ -262,6 +260,7 @@ class LLM(QueueMixin, PoolingMixin, BeamSearchMixin, LocalControl):
             priority=priority or 0,
             arrival_time=arrival_time,
             truncate_prompt_tokens=truncate,
+            output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
     def _run(
@@ -305,7 +304,7 @@ class LLM(QueueMixin, PoolingMixin, BeamSearchMixin, LocalControl):
             self.llm_engine.submit(request)
             room -= len(request.prompt_token_ids)
 
-    def _run_step(self, done: dict[str, RequestOutput], bar: tqdm) -> None:
+    def _run_step(self, done: dict[str, RequestOutput], bar: tqdm | NoBar) -> None:
         for output in self.llm_engine.step():
             if not isinstance(output, RequestOutput) or not output.finished:
                 continue

@@ -10,7 +10,7 @@ from octavo.errors import InvalidRequestError
 from octavo.inputs.foreign import reject_foreign
 from octavo.inputs.frontend import TextFrontend
 from octavo.inputs.processor import InputProcessor
-from octavo.llm_pooling import as_prompts, one_each
+from octavo.llm_pooling import NoBar, as_prompts, one_each
 from octavo.outputs.beam_search import PromptSearch
 from octavo.records import (
     BeamSearchOutput,
@@ -85,7 +85,7 @@ class BeamSearchMixin(ABC):
         prepared = self._inputs.process(request_id, prompt, asked, priority=priority)
         return prepared, PromptSearch.of(prepared, params, self._inputs.max_logprobs)
 
-    def _search(self, jobs: list[tuple[PreparedRequest, PromptSearch]], bar: tqdm) -> None:
+    def _search(self, jobs: list[tuple[PreparedRequest, PromptSearch]], bar: tqdm | NoBar) -> None:
         """Run searches to their ends, a token of each of their texts at a time."""
         while running := [job for job in jobs if not job[1].is_over]:
             requests: list[PreparedRequest] = []

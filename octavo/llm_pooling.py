@@ -1,6 +1,7 @@
 """The offline entry point for pooling models: embeddings, classes, scores."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from itertools import count
 from typing import Any
 
@@ -198,10 +199,22 @@ def one_each(value: Any, num_prompts: int, name: str) -> list[Any]:
     return list(value)
 
 
-def progress_bar(use_tqdm: Bar, total: int, title: str = "Processed prompts") -> tqdm:
+class NoBar(AbstractContextManager["NoBar"]):
+    """In place of a progress bar that nobody sees: tqdm's takes as long as a scheduler's step."""
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self, count: int = 1) -> None:
+        """Show nothing."""
+
+
+def progress_bar(use_tqdm: Bar, total: int, title: str = "Processed prompts") -> "tqdm | NoBar":
     """A progress bar over requests, of the given class if there is one."""
+    if not use_tqdm:
+        return NoBar()
     make = use_tqdm if callable(use_tqdm) else tqdm
-    return make(total=total, desc=title, dynamic_ncols=True, disable=not use_tqdm)
+    return make(total=total, desc=title, dynamic_ncols=True)
 
 
 def _as_texts(texts: str | Sequence[str], name: str) -> list[str]:

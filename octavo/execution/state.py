@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from octavo.kernels import DeviceState
 from octavo.platforms.transfer import to_device
-from octavo.records import BlockUpdate, NewRow, Plan, Step, TokenIds
+from octavo.records import BlockUpdate, Plan, Step, TokenIds
 
 _ON_DEVICE = -1
 """In place of a step's token that the device has already."""
@@ -84,13 +84,13 @@ class BatchState(DeviceState):
         for slot in step.freed_slots:
             self._unread.pop(slot, None)
             self._is_unread[slot] = False
-        for row in step.new_rows:
-            self._add_row(changes, row, step)
-        if self._num_sent:
-            self.step_tokens[: self._num_sent].fill_(_ON_DEVICE)
-            self._num_sent = 0
+        if step.new_rows:
+            self._add_rows(changes, step)
         if self._unread:
             self._add_tokens(changes, step)
+        elif self._num_sent:
+            self.step_tokens[: self._num_sent].fill_(_ON_DEVICE)
+            self._num_sent = 0
         if step.block_updates:
             self._add_blocks(changes, step.block_updates)
         rows = (step.slots, step.num_scheduled_tokens, step.num_drawn)
@@ -107,34 +107,43 @@ class BatchState(DeviceState):
             self._put(changes, "header", 0, np.array(header, np.int32))
             self._last_mean = mean
         if changes[0]:
-            record = np.stack((np.concatenate(changes[0]), np.concatenate(changes[1], dtype=np.int64)))
-            on_device = to_device(record, self.arena.device)
-            self.arena.index_copy_(0, on_device[0], on_device[1].int())
+            self._send(changes)
 
     @property
     def is_settled(self) -> bool:
         """Whether the next step changes nothing here if it has the same rows, no new blocks, and none of its own."""
         return not self._unread and not self._num_sent
 
-    def _add_row(self, changes: Changes, row: NewRow, step: Step) -> None:
-        self._unread[row.slot] = row.token_ids
-        self._is_unread[row.slot] = True
-        position = int(np.flatnonzero(step.slots == row.slot)[0])
-        self._put(changes, "num_computed", row.slot, step.num_computed[position : position + 1])
-        self._put(changes, "num_drafts", row.slot, np.zeros(1, np.int32))
+    def _add_rows(self, changes: Changes, step: Step) -> None:
+        for row in step.new_rows:
+            self._unread[row.slot] = row.token_ids
+            self._is_unread[row.slot] = True
+        rows = {slot: row for row, slot in enumerate(step.slots.tolist())}
+        slots = np.array([row.slot for row in step.new_rows])
+        num_computed = step.num_computed[[rows[row.slot] for row in step.new_rows]]
+        changes[0].extend((self._offsets["num_computed"] + slots, self._offsets["num_drafts"] + slots))
+        changes[1].extend((num_computed, np.zeros(len(slots), np.int32)))
 
     def _add_tokens(self, changes: Changes, step: Step) -> None:
-        """Add the step's tokens of prompts and, with the last of a prompt, what the device keeps of it."""
-        ends = np.cumsum(step.num_scheduled_tokens)
-        for row in np.flatnonzero(self._is_unread[step.slots]):
+        """Add the step's tokens of prompts and, with the last of a prompt, what the device keeps of it.
+
+        What the last step sent is taken back in the same place, where nothing new is written.
+        """
+        ends = step.num_scheduled_tokens.cumsum()
+        rows = self._is_unread[step.slots].nonzero()[0].tolist()
+        num_sent = int(ends[rows[-1]]) if rows else 0
+        step_tokens = np.full(max(num_sent, self._num_sent), _ON_DEVICE, np.int32)
+        self._num_sent = num_sent
+        for row in rows:
             slot, start = int(step.slots[row]), int(step.num_computed[row])
-            count = int(step.num_scheduled_tokens[row])
+            count, end = int(step.num_scheduled_tokens[row]), int(ends[row])
             tokens = self._unread[slot]
-            self._num_sent = int(ends[row])
-            self._put(changes, "step_tokens", self._num_sent - count, tokens[start : start + count])
+            step_tokens[end - count : end] = tokens[start : start + count]
             if start + count >= len(tokens):
                 self._keep_recent(changes, slot, self._unread.pop(slot))
                 self._is_unread[slot] = False
+        if len(step_tokens):
+            self._put(changes, "step_tokens", 0, step_tokens)
 
     def _keep_recent(self, changes: Changes, slot: int, tokens: TokenIds) -> None:
         first = len(tokens) - self.num_recent
@@ -143,21 +152,30 @@ class BatchState(DeviceState):
 
     def _add_blocks(self, changes: Changes, updates: list[BlockUpdate]) -> None:
         """Add all updates at once: most steps have several, of one block each."""
-        lengths = [len(update.block_ids) for update in updates]
-        starts = [(update.group * self._slots + update.slot) * self._num_blocks + update.start for update in updates]
-        ends = np.cumsum(lengths)
-        within = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
-        changes[0].append(self._offsets["block_tables"] + np.repeat(starts, lengths) + within)
-        changes[1].append(np.fromiter(chain.from_iterable(u.block_ids for u in updates), np.int32, int(ends[-1])))
+        places: list[int] = []
+        for update in updates:
+            first = (update.group * self._slots + update.slot) * self._num_blocks + update.start
+            places += range(first, first + len(update.block_ids))
+        changes[0].append(self._offsets["block_tables"] + np.array(places))
+        changes[1].append(np.fromiter(chain.from_iterable(u.block_ids for u in updates), np.int32, len(places)))
 
     def _put(self, changes: Changes, region: str, start: int, values: NDArray[np.int32]) -> None:
         first = self._offsets[region] + start
         changes[0].append(np.arange(first, first + len(values)))
         changes[1].append(values)
 
+    def _send(self, changes: Changes) -> None:
+        """One copy to the device, of the indices and then the values, and one scatter."""
+        num_changes = sum(map(len, changes[1]))
+        packed = np.empty(3 * num_changes, np.int32)
+        np.concatenate(changes[0], out=packed[: 2 * num_changes].view(np.int64))
+        np.concatenate(changes[1], out=packed[2 * num_changes :])
+        on_device = to_device(packed, self.arena.device)
+        self.arena.index_copy_(0, on_device[: 2 * num_changes].view(torch.int64), on_device[2 * num_changes :])
+
 
 def _are_equal(rows: tuple[NDArray[np.generic], ...], others: tuple[NDArray[np.generic], ...]) -> bool:
     """Whether the arrays are pairwise equal; mostly they are the same objects."""
     return len(rows) == len(others) and all(
-        row is other or np.array_equal(row, other) for row, other in zip(rows, others, strict=True)
+        row is other or row.tobytes() == other.tobytes() for row, other in zip(rows, others, strict=True)
     )

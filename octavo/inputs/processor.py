@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from octavo.records import (
     EngineRequest,
     PreparedRequest,
     PromptType,
+    RequestOutputKind,
     SamplingParams,
     as_token_ids,
 )
@@ -97,6 +99,7 @@ class InputProcessor:
         client_index: int = 0,
         truncate_prompt_tokens: int | None = None,
         clip_max_tokens: bool = True,
+        output_kind: RequestOutputKind | None = None,
     ) -> PreparedRequest:
         """Check and tokenise one request. May be called from any thread; ``params`` is left as it is.
 
@@ -110,6 +113,7 @@ class InputProcessor:
             client_index: which frontend gets the outputs.
             truncate_prompt_tokens: keep only that many tokens, the last ones; −1 is as many as the model takes.
             clip_max_tokens: lower ``max_tokens`` to what fits after the prompt, rather than refuse the request.
+            output_kind: in place of what ``params`` say.
 
         Raises:
             PromptTooLongError: the prompt does not fit.
@@ -117,6 +121,8 @@ class InputProcessor:
         if self._info.pooling is not None:
             raise InvalidRequestError(NOT_A_GENERATIVE_MODEL)
         params = self._checked_params(params)
+        if output_kind is not None:
+            params.output_kind = output_kind
         parsed = parse_prompt(
             prompt,
             self._tokenizer,
@@ -139,10 +145,12 @@ class InputProcessor:
                 f"min_tokens is {params.min_tokens}, but only {max_tokens} tokens can follow this prompt.", "min_tokens"
             )
         arrival_time = time.time() if arrival_time is None else arrival_time
+        params_of_one = copy(params)
+        params_of_one.n, params_of_one.max_tokens = 1, max_tokens
         template = EngineRequest(
             request_id=request_id,
             prompt_token_ids=as_token_ids(parsed.token_ids),
-            params=msgspec.structs.replace(params, n=1, max_tokens=max_tokens),
+            params=params_of_one,
             seed=self._first_seed(params, client_index),
             eos_token_ids=self._eos_token_ids,
             bad_words_token_ids=self._tokenised_bad_words(params.bad_words or []),
@@ -163,8 +171,8 @@ class InputProcessor:
             raise InvalidRequestError(
                 f"Sampling parameters must be SamplingParams, got {type(params).__name__}.", "sampling_params"
             )
-        params.verify()
         params = params.clone()
+        params.verify()
         for name in ("logprobs", "prompt_logprobs"):
             self._check_logprobs(name, getattr(params, name))
         for name, ids in (

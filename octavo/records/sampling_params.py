@@ -2,6 +2,7 @@
 
 import logging
 import math
+from copy import copy, deepcopy
 from enum import IntEnum
 from functools import cache
 from typing import Any
@@ -194,8 +195,13 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         return self.stop if isinstance(self.stop, list) else []
 
     def clone(self) -> "SamplingParams":
-        """A copy that shares no mutable field with this one."""
-        return msgspec.convert(msgspec.to_builtins(self, builtin_types=()), SamplingParams, strict=False)
+        """A copy that shares no mutable field with this one, in normal form but not checked again."""
+        twin = copy(self)
+        for name in _RECORDS:
+            if (value := getattr(self, name)) is not None:
+                setattr(twin, name, deepcopy(value))
+        twin.normalise()  # with lists and dictionaries of its own
+        return twin
 
     def verify(self) -> None:
         """Check every field.
@@ -306,6 +312,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         )
         return f"SamplingParams({', '.join(changed)})"
 
+
+_RECORDS = ("extra_args", "structured_outputs", "reasoning_tags", "repetition_detection")
 
 _DEFAULTS: dict[str, Any] = {field.name: field.default for field in msgspec.structs.fields(SamplingParams)}
 

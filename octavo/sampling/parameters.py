@@ -1,5 +1,7 @@
 """The sampling parameters of all requests on the device, indexed by slot."""
 
+from struct import Struct
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,6 +12,8 @@ from octavo.sampling.random import stream_key
 
 _NUM_FLOATS = 6
 _NUM_INTS = 3
+_ROW = Struct(f"=q{_NUM_FLOATS}d{_NUM_INTS}q")
+"""A slot and its row of the table."""
 
 
 class SlotParameters:
@@ -36,16 +40,14 @@ class SlotParameters:
         """Send what was written."""
         if not self._unsent:
             return
-        rows = np.empty((len(self._unsent), 1 + _NUM_FLOATS + _NUM_INTS), np.int64)
-        for entry, (slot, row) in zip(rows, self._unsent.items(), strict=True):
+        packed = bytearray()
+        for slot, row in self._unsent.items():
             p = row.params
             temperature = 0.0 if p.is_greedy else p.temperature
             floats = (temperature, p.top_p, p.min_p, p.repetition_penalty, p.frequency_penalty, p.presence_penalty)
-            entry[0] = slot
-            entry[1 : 1 + _NUM_FLOATS] = np.array(floats, np.float64).view(np.int64)
-            entry[1 + _NUM_FLOATS :] = (stream_key(row.seed), row.prompt_len, p.top_k)
+            packed += _ROW.pack(slot, *floats, stream_key(row.seed), row.prompt_len, p.top_k)
         self._unsent.clear()
-        sent = to_device(rows, self._device)
+        sent = to_device(np.frombuffer(packed, np.int64).reshape(-1, 1 + _NUM_FLOATS + _NUM_INTS), self._device)
         self._table.index_copy_(0, sent[:, 0], sent[:, 1:])
 
     def take(self, column: Tensor, slots: Tensor) -> Tensor:

@@ -141,7 +141,7 @@ class Rows:
         self.is_bound[slot] = completion.is_bound
         self.num_bound += completion.is_bound
         self._set_stop_ids(slot, completion.stop_token_ids)
-        self.order = np.append(self.order, slot)
+        self.order = np.concatenate((self.order, (slot,)))
         request.cache.slot = slot
         return slot
 
