@@ -73,13 +73,14 @@ $(VENV)/.octavo: pyproject.toml setup.py $(wildcard native/*) requirements/demo.
 	$(PIP) --no-deps --require-hashes --requirement requirements/demo.txt
 	touch $@
 
-# With the CPU kernels' builds that exist for tests only.
+# The package is there already: only its extras are new, and a build of the CPU kernels that exists for tests.
 $(VENV)/.dev: $(VENV)/.octavo
-	OCTAVO_TEST_BUILDS=amx_emulated $(PIP) --editable '.[dev]'
+	$(PIP) 'octavo[dev]'
+	OCTAVO_TEST_BUILDS=amx_emulated $(BIN)/python setup.py --quiet build_ext --inplace
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.dev
-	$(PIP) --editable '.[docs]'
+	$(PIP) 'octavo[docs]'
 	touch $@
 
 # Sees the packages of $(VENV), torch among them; what clients need is installed beside and comes first. uv, because pip
