@@ -214,13 +214,13 @@ def _merges_from_scores(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
         [vocabulary.scores[token_id] for token_id in vocabulary.ids(_TokenType.NORMAL)] if vocabulary.scores else []
     )
     order = sorted(range(len(normal)), key=scores.__getitem__, reverse=True) if scores else range(len(normal))
-    parts = set(normal)
+    own = dict(zip(normal, normal, strict=True)).get  # the parts are tokens: their strings are shared
     merges: list[tuple[str, str]] = []
     for index in order:
         token = normal[index]
         for cut in range(len(token) - 1, 0, -1):
-            if token[:cut] in parts and token[cut:] in parts:
-                merges.append((token[:cut], token[cut:]))
+            if (left := own(token[:cut])) is not None and (right := own(token[cut:])) is not None:
+                merges.append((left, right))
     return merges
 
 
