@@ -12,6 +12,9 @@ _RUN = 64
 _NUM_KEPT_RUNS = 2048
 """Runs whose hashes are kept, the last used ones: about 18 MB with blocks of 16 tokens."""
 
+Keys = tuple[tuple[int, bytes], ...]
+"""Pairs of a block of a run and its extra keys, encoded."""
+
 
 class PrefixHasher:
     """Hashes of one request's full blocks, computed as its tokens become known.
@@ -52,11 +55,12 @@ class PrefixHasher:
         while index < end:
             stop = min(end, index - index % _RUN + _RUN)
             content = tokens[(index - first) * width : (stop - first) * width]
-            places = range(index, stop) if encoded_keys else ()
-            keys = tuple((place - index, encoded_keys[place]) for place in places if place in encoded_keys)
+            keys: Keys = ()
+            if encoded_keys:
+                keys = tuple((i - index, encoded_keys[i]) for i in range(index, stop) if i in encoded_keys)
             # What another request has hashed is found with one look, as long as it is a whole run.
-            hash_run = _hash_run if stop - index == _RUN else _hash_run.__wrapped__
-            hashes += hash_run(hashes[-1] if hashes else _ROOT, content, width, keys)
+            hash_blocks = _hash_run if stop - index == _RUN else _hash_blocks
+            hashes += hash_blocks(hashes[-1] if hashes else _ROOT, content, width, keys)
             index = stop
         return hashes
 
@@ -80,17 +84,20 @@ class PrefixHasher:
         return {index: b"".join(map(_encoded, keys)) for index, keys in found.items()}
 
 
-@lru_cache(_NUM_KEPT_RUNS)
-def _hash_run(parent: bytes, content: bytes, width: int, keys: tuple[tuple[int, bytes], ...]) -> tuple[bytes, ...]:
-    """The hashes of consecutive blocks of ``width`` bytes each; ``keys`` are pairs of a block and its extra keys."""
-    contents = [content[start : start + width] for start in range(0, len(content), width)]
-    for index, key in keys:
-        contents[index] += key
-    hashes = []
-    for block in contents:
-        parent = sha256(parent + block).digest()
+def _hash_blocks(parent: bytes, content: bytes, width: int, keys: Keys) -> list[bytes]:
+    """The hashes of consecutive blocks of ``width`` bytes each."""
+    hashes, extra = [], dict(keys)
+    for index, start in enumerate(range(0, len(content), width)):
+        block = content[start : start + width]
+        parent = sha256(parent + block + extra[index] if index in extra else parent + block).digest()
         hashes.append(parent)
-    return tuple(hashes)
+    return hashes
+
+
+@lru_cache(_NUM_KEPT_RUNS)
+def _hash_run(parent: bytes, content: bytes, width: int, keys: Keys) -> list[bytes]:
+    """:func:`_hash_blocks`, kept; the list must not be changed."""
+    return _hash_blocks(parent, content, width, keys)
 
 
 def _encoded(key: BlockKey) -> bytes:
