@@ -136,16 +136,21 @@ class OutputProcessor:
         self, outputs: StepOutputs, processed: ProcessedOutputs, changed: dict[str, "_RequestState"]
     ) -> None:
         """Add one token to each request."""
-        find_quick = self._quick.get
+        find, find_quick = self._completions.get, self._quick.get
         for request_id, token_id in zip(outputs.request_ids, outputs.token_ids, strict=True):
+            known = None
             try:
                 relay = find_quick(request_id)
+                if relay is not None and not relay(token_id):
+                    continue
+                known = find(request_id)
+                if known is None:
+                    continue
                 if relay is None:
-                    self._take_tokens(request_id, (token_id,), None, processed, changed)
-                elif relay(token_id):
-                    self._show(request_id, processed, changed)
+                    known[1].take_tokens((token_id,))
+                self._show(*known, processed, changed)
             except Exception:
-                self._break_off(self._completions[request_id][0], processed, changed)
+                self._break_off((known or self._completions[request_id])[0], processed, changed)
 
     def _take_tokens(
         self,
@@ -161,16 +166,21 @@ class OutputProcessor:
             return
         try:
             known[1].take_tokens(token_ids, logprobs)
-            self._show(request_id, processed, changed)
+            self._show(*known, processed, changed)
         except Exception:
             self._break_off(known[0], processed, changed)
 
-    def _show(self, request_id: str, processed: ProcessedOutputs, changed: dict[str, "_RequestState"]) -> None:
+    def _show(
+        self,
+        request: "_RequestState",
+        completion: CompletionState,
+        processed: ProcessedOutputs,
+        changed: dict[str, "_RequestState"],
+    ) -> None:
         """Pass on what is new of a completion that tokens were added to."""
-        request, completion = self._completions[request_id]
         if completion.is_finished:
             self._end(request, completion)
-            processed.aborts.append(request_id)
+            processed.aborts.append(completion.request.request_id)
         _show(request, completion, processed, changed)
 
     def _break_off(
