@@ -12,7 +12,7 @@ _RUN = 64
 _NUM_KEPT_RUNS = 2048
 """Runs whose hashes are kept, the last used ones: about 18 MB with blocks of 16 tokens."""
 
-Keys = tuple[tuple[int, bytes], ...]
+_Keys = tuple[tuple[int, bytes], ...]
 """Pairs of a block of a run and its extra keys, encoded."""
 
 
@@ -55,7 +55,7 @@ class PrefixHasher:
         while index < end:
             stop = min(end, index - index % _RUN + _RUN)
             content = tokens[(index - first) * width : (stop - first) * width]
-            keys: Keys = ()
+            keys: _Keys = ()
             if encoded_keys:
                 keys = tuple((i - index, encoded_keys[i]) for i in range(index, stop) if i in encoded_keys)
             # What another request has hashed is found with one look, as long as it is a whole run.
@@ -84,7 +84,7 @@ class PrefixHasher:
         return {index: b"".join(map(_encoded, keys)) for index, keys in found.items()}
 
 
-def _hash_blocks(parent: bytes, content: bytes, width: int, keys: Keys) -> list[bytes]:
+def _hash_blocks(parent: bytes, content: bytes, width: int, keys: _Keys) -> list[bytes]:
     """The hashes of consecutive blocks of ``width`` bytes each."""
     hashes, extra = [], dict(keys)
     for index, start in enumerate(range(0, len(content), width)):
@@ -95,9 +95,9 @@ def _hash_blocks(parent: bytes, content: bytes, width: int, keys: Keys) -> list[
 
 
 @lru_cache(_NUM_KEPT_RUNS)
-def _hash_run(parent: bytes, content: bytes, width: int, keys: Keys) -> list[bytes]:
-    """:func:`_hash_blocks`, kept; the list must not be changed."""
-    return _hash_blocks(parent, content, width, keys)
+def _hash_run(parent: bytes, content: bytes, width: int, keys: _Keys) -> tuple[bytes, ...]:
+    """:func:`_hash_blocks`, kept."""
+    return tuple(_hash_blocks(parent, content, width, keys))
 
 
 def _encoded(key: BlockKey) -> bytes:

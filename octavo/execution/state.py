@@ -88,7 +88,7 @@ class BatchState(DeviceState):
             self._add_rows(changes, step)
         if self._unread:
             self._add_tokens(changes, step)
-        elif self._num_sent:
+        elif self._num_sent:  # which may be a whole prompt: a fill is cheaper than to send as much
             self.step_tokens[: self._num_sent].fill_(_ON_DEVICE)
             self._num_sent = 0
         if step.block_updates:
@@ -115,12 +115,11 @@ class BatchState(DeviceState):
         return not self._unread and not self._num_sent
 
     def _add_rows(self, changes: Changes, step: Step) -> None:
-        for row in step.new_rows:
-            self._unread[row.slot] = row.token_ids
-            self._is_unread[row.slot] = True
-        rows = {slot: row for row, slot in enumerate(step.slots.tolist())}
+        self._unread |= {row.slot: row.token_ids for row in step.new_rows}
         slots = np.array([row.slot for row in step.new_rows])
-        num_computed = step.num_computed[[rows[row.slot] for row in step.new_rows]]
+        self._is_unread[slots] = True
+        places = {slot: place for place, slot in enumerate(step.slots.tolist())}
+        num_computed = step.num_computed[[places[row.slot] for row in step.new_rows]]
         changes[0].extend((self._offsets["num_computed"] + slots, self._offsets["num_drafts"] + slots))
         changes[1].extend((num_computed, np.zeros(len(slots), np.int32)))
 

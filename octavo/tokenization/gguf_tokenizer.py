@@ -5,7 +5,7 @@ A GGUF file contains a vocabulary, not a tokenizer: normalisation and pre-tokeni
 """
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -163,8 +163,7 @@ class _Vocabulary:
 def _byte_level(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> Backend:
     pre_tokenization = _pre_tokenization(metadata)
     ids = {token: token_id for token_id, token in enumerate(vocabulary.tokens)}
-    # The parts are tokens: sharing the strings halves the memory that a start takes for a moment, and leaves in pieces.
-    own = dict(zip(ids, ids, strict=True)).get
+    own = _own_strings(ids).get
     pairs = (merge.partition(" ") for merge in _list_of(str, metadata, "merges"))
     merges = [(own(left, left), own(right, right)) for left, _, right in pairs]
     backend = Backend(models.BPE(vocab=ids, merges=merges, ignore_merges=pre_tokenization.ignores_merges))
@@ -203,6 +202,15 @@ def _sentencepiece(metadata: Mapping[str, Any], vocabulary: _Vocabulary) -> Back
     return backend
 
 
+def _own_strings(tokens: Iterable[str]) -> dict[str, str]:
+    """Each token's own string by an equal one.
+
+    The parts of merges are tokens: sharing their strings halves the memory that a start takes for a moment, and leaves
+    in pieces.
+    """
+    return {token: token for token in tokens}
+
+
 def _merges_from_scores(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
     """All pairs of tokens that concatenate to a token, ordered by that token's score, best first.
 
@@ -214,7 +222,7 @@ def _merges_from_scores(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
         [vocabulary.scores[token_id] for token_id in vocabulary.ids(_TokenType.NORMAL)] if vocabulary.scores else []
     )
     order = sorted(range(len(normal)), key=scores.__getitem__, reverse=True) if scores else range(len(normal))
-    own = dict(zip(normal, normal, strict=True)).get  # the parts are tokens: their strings are shared
+    own = _own_strings(normal).get
     merges: list[tuple[str, str]] = []
     for index in order:
         token = normal[index]
