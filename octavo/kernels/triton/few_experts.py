@@ -5,7 +5,8 @@ as narrow as a pair need no tensor cores. Weights go from memory into registers 
 once, which keeps more bytes in flight than a pipeline through shared memory. The second kernel adds up a token's
 experts, in their order, and asks for its weights while the first one still runs.
 
-A token's bits do not depend on the other tokens, but differ from those of the grouped GEMMs.
+On GPUs, weights of 4 bits go to the tensor cores instead (:mod:`.unit_gemm`), since unpacking them takes most of the
+time. A token's bits do not depend on the other tokens, but differ from those of the grouped GEMMs.
 """
 
 from typing import NamedTuple
@@ -15,6 +16,7 @@ import triton
 
 from octavo.kernels.experts import ExpertsOp, ExpertWeights
 from octavo.kernels.packed_experts import PackedExperts, PackedMatrices
+from octavo.kernels.triton import unit_gemm
 from octavo.kernels.triton.few_experts_kernel import few_down_kernel, few_up_kernel
 from octavo.kernels.triton.launch import aligned_rows, dependent_launch
 from octavo.records.experts import ExpertSpec
@@ -61,11 +63,15 @@ def choose_down_tile(row_bytes: int, form: str, num_chosen: int) -> FewTile:
 
 def with_few(many: ExpertsOp, weights: PackedExperts | ExpertWeights, spec: ExpertSpec) -> ExpertsOp:
     """``many``, but for so few tokens that it would be slower."""
-    if not takes(weights):
+    units = weights if isinstance(weights, PackedExperts) and unit_gemm.reads_experts(weights) else None
+    if units is None and not takes(weights):
         return many
 
     def run(x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-        if 0 < len(x) <= MAX_FEW_TOKENS:
+        num_tokens = len(x)
+        if units is not None and 0 < num_tokens <= unit_gemm.MAX_TOKENS and unit_gemm.can_multiply(x, units.down.form):
+            return unit_gemm.unit_experts(x, chosen, shares, units, spec)
+        if 0 < num_tokens <= MAX_FEW_TOKENS:
             return few_experts(x, chosen, shares, weights, spec)
         return many(x, chosen, shares)
 

@@ -1,9 +1,10 @@
 """GEMMs with weights of packed integers on GPUs: few rows unpack them in the GEMM, many rows by way of their values.
 
 On Hopper, integers of 4 bits in groups of a multiple of 128 inputs are multiplied by :mod:`grouped_direct` up to 16
-rows and by :mod:`grouped_hopper` up to 256; other weights by :mod:`grouped_stream` up to 8 rows (16 with codes of 8
-bits). For what they do not take, :mod:`grouped_kernel` multiplies few rows, and the vendor's library many. Each of them
-adds in an order of its own. Where a row's bits must not depend on the others, :mod:`grouped_kernel` multiplies all.
+rows and by :mod:`grouped_hopper` up to 256; floats of 4 bits by :mod:`unit_gemm` up to 64 rows; other weights by
+:mod:`grouped_stream` up to 8 rows (16 with codes of 8 bits). For what they do not take, :mod:`grouped_kernel`
+multiplies few rows, and the vendor's library many. Each of them adds in an order of its own. Where a row's bits must
+not depend on the others, :mod:`grouped_kernel` multiplies all.
 """
 
 import torch
@@ -12,18 +13,19 @@ import torch.nn.functional as F
 from octavo.kernels import grouped
 from octavo.kernels.grouped import ZERO_STEP, GroupedTensors, pack_unit
 from octavo.kernels.linear import GATES, LinearOp
-from octavo.kernels.triton import grouped_direct, grouped_hopper, grouped_stream, linear
+from octavo.kernels.triton import grouped_direct, grouped_hopper, grouped_stream, linear, unit_gemm
 from octavo.kernels.triton.grouped_direct import DirectTile, direct_grouped, make_terms
 from octavo.kernels.triton.grouped_hopper import HopperTile, hopper_grouped
 from octavo.kernels.triton.grouped_kernel import BLOCK_N, dequantize_kernel, grouped_kernel
 from octavo.kernels.triton.grouped_stream import StreamTile, stream_grouped
 from octavo.kernels.triton.launch import IS_INTERPRETED, aligned_rows, dependent_launch, num_multiprocessors
 from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
+from octavo.kernels.triton.unit_gemm import UnitTile, unit_linear
 
 MAX_ROWS = 64
 """Beyond this M, the portable kernel takes longer than dequantising the weight for the vendor's library."""
 
-Tile = DirectTile | HopperTile | StreamTile
+Tile = DirectTile | HopperTile | StreamTile | UnitTile
 """A kernel for Hopper, by its tile."""
 
 _MAX_PARTS = 16
@@ -52,6 +54,7 @@ class GroupedLinear(LinearOp):
         self._num_parts = choose_parts(len(weight.codes), num_units, self._num_sms)
         self._choices: dict[int, Tile | None] = {}
         self._terms = make_terms(weight) if self._is_hopper and grouped_direct.reads(weight) else None
+        self._has_units = self._is_hopper and unit_gemm.reads(weight)
         self._space: Workspace | None = None
 
     def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -63,7 +66,7 @@ class GroupedLinear(LinearOp):
         return y if out is None else out.copy_(y)
 
     def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
-        tile = self.choose(len(x)) if x.dtype in (torch.bfloat16, torch.float16) else None
+        tile = self.choose(len(x), x.dtype) if x.dtype in (torch.bfloat16, torch.float16) else None
         if tile is None or isinstance(tile, HopperTile):
             return GATES[activation](self(x))
         return self._launch(x, activation, tile)
@@ -72,10 +75,12 @@ class GroupedLinear(LinearOp):
         if self._terms is not None:
             self._terms.copy_(make_terms(self._weight))
 
-    def choose(self, num_rows: int) -> Tile | None:
+    def choose(self, num_rows: int, dtype: torch.dtype = torch.bfloat16) -> Tile | None:
         """The kernel for Hopper that multiplies so many rows; None for the portable kernel or the library."""
         if not self._is_hopper:
             return None
+        if self._has_units and 0 < num_rows <= unit_gemm.MAX_ROWS and dtype == torch.bfloat16:
+            return unit_gemm.choose_tile(num_rows, len(self._weight.codes), self._num_sms)
         if num_rows not in self._choices:
             arguments = self._weight, num_rows, self._num_sms
             if self._terms is None:
@@ -87,7 +92,7 @@ class GroupedLinear(LinearOp):
 
     def _multiply(self, x: torch.Tensor) -> torch.Tensor:
         """``[M, in] → [M, out]``."""
-        tile = self.choose(len(x))
+        tile = self.choose(len(x), x.dtype)
         if tile is not None:
             return self._launch(x, "none", tile)
         is_few = len(x) <= MAX_ROWS
@@ -100,6 +105,8 @@ class GroupedLinear(LinearOp):
         if isinstance(tile, DirectTile):
             assert self._terms is not None, "the weight has a form that the kernel reads"
             direct_grouped(x, self._weight, self._terms, self._bias, y, activation, tile)
+        elif isinstance(tile, UnitTile):
+            unit_linear(x, self._weight, self._bias, y, activation, tile)
         elif isinstance(tile, StreamTile):
             stream_grouped(x, self._weight, self._bias, y, activation, tile)
         else:

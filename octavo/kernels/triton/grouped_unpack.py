@@ -108,9 +108,32 @@ A code in the low bits of 16 is a subnormal float, or one of the first normal on
 """
 
 
-def _two_words(dtype: str, low: str, high: str) -> str:
-    first = _WORD.format(dtype=dtype, word="$8", outs=("$0", "$1", "$4", "$5"))
-    second = _WORD.format(dtype=dtype, word="$9", outs=("$2", "$3", "$6", "$7"))
+_FLOAT_WORD = """
+shr.u32 next, {word}, 8;
+and.b32 part, {word}, 0x000F000F;
+mul.lo.u32 part, part, 0x1040;
+and.b32 part, part, 0x81C081C0;
+mul.rn.{dtype} {outs[0]}, part, $10;
+and.b32 part, next, 0x000F000F;
+mul.lo.u32 part, part, 0x1040;
+and.b32 part, part, 0x81C081C0;
+mul.rn.{dtype} {outs[1]}, part, $10;
+and.b32 part, {word}, 0x00F000F0;
+mul.lo.u32 part, part, 0x104;
+and.b32 part, part, 0x81C081C0;
+mul.rn.{dtype} {outs[2]}, part, $10;
+and.b32 part, next, 0x00F000F0;
+mul.lo.u32 part, part, 0x104;
+and.b32 part, part, 0x81C081C0;
+mul.rn.{dtype} {outs[3]}, part, $10;
+"""
+"""Likewise for floats, times a factor: a product puts the code in two places, of which one has its sign, and the other
+its exponent and fraction, where bfloat16 has them."""
+
+
+def _two_words(instructions: str, dtype: str, low: str = "0", high: str = "0") -> str:
+    first = instructions.format(dtype=dtype, word="$8", outs=("$0", "$1", "$4", "$5"))
+    second = instructions.format(dtype=dtype, word="$9", outs=("$2", "$3", "$6", "$7"))
     return f"{{.reg .b32 next, part, low, high;\nmov.b32 low, {low};\nmov.b32 high, {high};{first}{second}}}"
 
 
@@ -125,8 +148,11 @@ fma.rn.{dtype} $1, pair, step, bias;
 }}"""
 """A scale, and the negative zero in steps of :data:`UNIT_SCALE`'s inverse, twice."""
 
-_UNITS_WIDE = gl.constexpr(_two_words("bf16x2", "0x7D807D80", "0x7B807B80"))
-_UNITS_HALF = gl.constexpr(_two_words("f16x2", "0x78007800", "0x68006800"))
+_UNITS_WIDE = gl.constexpr(_two_words(_WORD, "bf16x2", "0x7D807D80", "0x7B807B80"))
+_UNITS_HALF = gl.constexpr(_two_words(_WORD, "f16x2", "0x78007800", "0x68006800"))
+FLOAT_SCALE = 2.0**32
+"""What sums of scaled 4-bit floats are to be multiplied by, so that bfloat16 has all factors."""
+_FLOATS_WIDE = gl.constexpr(_two_words(_FLOAT_WORD, "bf16x2"))
 _TERMS_WIDE = gl.constexpr(_TERMS.format(dtype="bf16x2", offset="0x43004300", step="0xB980B980", bias="0x3D003D00"))
 _TERMS_HALF = gl.constexpr(_TERMS.format(dtype="f16x2", offset="0x58005800", step="0x98009800", bias="0x34003400"))
 
@@ -182,21 +208,53 @@ def unpack_terms(words, dtype: gl.constexpr):
 
 
 @gluon.jit
+def float_pair(exponents, dtype: gl.constexpr):
+    """Exponents of scales as :func:`unpack_words` takes them: twice the factor, over :data:`FLOAT_SCALE`, int32."""
+    gl.static_assert(dtype == gl.bfloat16)
+    return ((exponents.to(gl.int32) + (126 - 32)) << 7) * 0x10001
+
+
+@gluon.jit
+def integer_pair(eighths, dtype: gl.constexpr):
+    """Zeros in eighths as :func:`unpack_words` takes them: twice the negative zero over :data:`UNIT_SCALE`, int32."""
+    _, pairs = unpack_terms(eighths.to(gl.int32), dtype)
+    return pairs
+
+
+@gluon.jit
+def unpack_words(words, pairs, FORM: gl.constexpr, dtype: gl.constexpr):
+    """Words of eight codes → eight tensors of values, of which a thread's two neighbours are those of one word.
+
+    A word's codes are in the order of :func:`octavo.kernels.grouped.byte_order`. Of two words, the low halves of the
+    first one's even and odd bytes come first, then those of the second; then the high halves likewise.
+
+    Args:
+        pairs: of :func:`integer_pair` or :func:`float_pair`, equal for the words of a thread.
+        FORM: ``int4`` or ``float4``.
+
+    Returns:
+        Values over :data:`UNIT_SCALE`, or scaled values over :data:`FLOAT_SCALE`.
+    """
+    integers: gl.constexpr = _UNITS_WIDE if dtype == gl.bfloat16 else _UNITS_HALF
+    assembly: gl.constexpr = integers if FORM == "int4" else _FLOATS_WIDE
+    one: gl.constexpr = gl.bfloat16 if dtype == gl.bfloat16 else gl.float16
+    return gl.inline_asm_elementwise(
+        assembly,
+        "=r,=r,=r,=r,=r,=r,=r,=r,r,r,r,r",
+        [words, pairs],
+        dtype=(one.value,) * 8,
+        is_pure=False,
+        pack=2,
+    )
+
+
+@gluon.jit
 def unpack_units(words, zeros, dtype: gl.constexpr):
     """Words of packed units, ``[..., 16]`` → their values, ``[..., 128]``.
 
     A thread has the four words of a quarter, in their order. Values are multiples of ``1 / UNIT_SCALE``.
     """
-    wide: gl.constexpr = _UNITS_WIDE if dtype == gl.bfloat16 else _UNITS_HALF
-    one: gl.constexpr = gl.bfloat16 if dtype == gl.bfloat16 else gl.float16
-    a, b, c, d, e, f, g, h = gl.inline_asm_elementwise(
-        wide,
-        "=r,=r,=r,=r,=r,=r,=r,=r,r,r,r,r",
-        [words, zeros],
-        dtype=(one.value,) * 8,
-        is_pure=False,
-        pack=2,
-    )
+    a, b, c, d, e, f, g, h = unpack_words(words, zeros, "int4", dtype)
     # Words come in pairs: first halves in the first four, of those a word's runs of neighbours follow each other.
     first, second = gl.join(gl.join(a, b), gl.join(c, d)), gl.join(gl.join(e, f), gl.join(g, h))
     values = gl.join(first, second)
