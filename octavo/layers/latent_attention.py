@@ -14,7 +14,6 @@ from octavo.kernels import (
     finish_latent,
     head_linear,
     latent_attention,
-    rotate_heads,
 )
 from octavo.layers.build import Build
 from octavo.layers.cache_scales import LayerScales, stored_type
@@ -122,8 +121,7 @@ class LatentAttention(CachedLayer):
         )
         q = self._absorbed(query, rope)
         attended = latent_attention(q, cache, inputs, self.spec, scales, self.sinks(), step.chosen)  # [T, H, rank]
-        values = expansion.to_values(attended, x.new_empty(*attended.shape[:2], self.sizes.value_dim))
-        return self.o_proj(self.weighted(values.flatten(1), x))
+        return self.o_proj(self.weighted(expansion.to_values(attended).flatten(1), x))
 
     def sinks(self) -> torch.Tensor | None:
         """Attention sinks of the heads on this device; see :func:`octavo.kernels.latent_attention`."""
@@ -139,13 +137,10 @@ class LatentAttention(CachedLayer):
 
     def _absorbed(self, query: torch.Tensor, rope: RopeTables) -> torch.Tensor:
         """Queries in the cache's terms, ``[T, H, rank + R]``: projected where they have no positions, else rotated."""
-        sizes, rank = self.sizes, self.sizes.rank
+        sizes = self.sizes
         queries = self.q_proj(query) if sizes.query_rank is None else self.q_b_proj(query)
         plain, rotary = queries.unflatten(1, (self.spec.num_heads, -1)).split((sizes.plain_dim, sizes.rope_dim), -1)
-        q = queries.new_empty(*plain.shape[:2], rank + sizes.rope_dim)
-        self.kv_b_proj.to_latents(plain, q[..., :rank])
-        rotate_heads(rotary, *rope, q[..., rank:], is_interleaved=self._is_interleaved)
-        return q
+        return self.kv_b_proj.to_latents(plain, rotary, rope, is_interleaved=self._is_interleaved)
 
 
 class _ScaledNorm(RMSNorm):
@@ -216,15 +211,23 @@ class _Expansion(nn.Module):
         if self.weight.numel() == 0:
             self.weight = nn.Parameter(self.weight.new_empty(self._shape), requires_grad=False)
 
-    def to_latents(self, keys: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """Each head's queries as compressed vectors are compared with them: ``[T, H, key_dim] → [T, H, rank]``."""
-        assert self._gemms is not None, "weights are used before they are finished"
-        return self._gemms[0](keys, out)
+    def to_latents(
+        self, keys: torch.Tensor, rotary: torch.Tensor, rope: RopeTables, *, is_interleaved: bool
+    ) -> torch.Tensor:
+        """Each head's queries as cached vectors are compared with them: ``[T, H, key_dim]`` and ``[T, H, R]``.
 
-    def to_values(self, latents: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        Returns:
+            ``[T, H, rank + R]``, the second part rotated; see :meth:`HeadLinear.with_rotation`.
+        """
+        assert self._gemms is not None, "weights are used before they are finished"
+        out = keys.new_empty(*keys.shape[:2], self._shape[1] + rotary.shape[2])
+        return self._gemms[0].with_rotation(keys, rotary, rope, out, is_interleaved=is_interleaved)
+
+    def to_values(self, latents: torch.Tensor) -> torch.Tensor:
         """Each head's values: ``[T, H, rank] → [T, H, value_dim]``."""
         assert self._gemms is not None, "weights are used before they are finished"
-        return self._gemms[1](latents, out)
+        value_dim = self._shape[0] // len(self._own) - self._key_dim
+        return self._gemms[1](latents, latents.new_empty(*latents.shape[:2], value_dim))
 
     def by_head(self) -> tuple[torch.Tensor, torch.Tensor]:
         """``[H, key_dim, rank]`` and ``[H, value_dim, rank]``."""
