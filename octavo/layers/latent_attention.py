@@ -22,6 +22,7 @@ from octavo.layers.indexer import Indexer
 from octavo.layers.norm import RMSNorm
 from octavo.layers.rotary import MAIN_ROPE
 from octavo.layers.weights import sibling
+from octavo.parallel import Section
 from octavo.quantization.grouped_weight import GroupedWeight, Layout
 from octavo.quantization.pending import PendingTensors
 from octavo.quantization.slot import WeightPart, WeightSlot
@@ -84,15 +85,16 @@ class LatentAttention(CachedLayer):
         own_heads = build.tensor_parallel.share(heads, "attention heads")
         self.spec = LatentSpec(len(own_heads), sizes.rank, sizes.rope_dim, scale)
         head_size, latent_size = sizes.plain_dim + sizes.rope_dim, sizes.rank + sizes.rope_dim
+        latent = {"kv_a_proj_with_mqa": Section(latent_size, latent_size)}  # of a single unit, so whole on every device
         if sizes.query_rank is None:
-            self.q_proj = build.linear("q_proj", hidden, heads * head_size, split="column", head_size=head_size)
+            inputs, biased = {"q_proj": Section(heads * head_size, head_size)} | latent, latent
         else:
-            self.q_a_proj = build.linear("q_a_proj", hidden, sizes.query_rank, bias=bias)
+            inputs = biased = {"q_a_proj": Section(sizes.query_rank, sizes.query_rank)} | latent
             self.q_a_layernorm = RMSNorm(sizes.query_rank, 1e-6)
             self.q_b_proj = build.linear(
                 "q_b_proj", sizes.query_rank, heads * head_size, split="column", head_size=head_size
             )
-        self.kv_a_proj_with_mqa = build.linear("kv_a_proj_with_mqa", hidden, latent_size, bias=bias)
+        self.qkv_a_proj = build.linear("qkv_a_proj", hidden, inputs, bias=biased if bias else False, split="column")
         self.kv_a_layernorm = RMSNorm(sizes.rank, 1e-6) if latent_scale == 1 else _ScaledNorm(sizes.rank, latent_scale)
         layout = build.layout(f"{build.prefix}kv_b_proj")
         expansion = _ExpansionByHead if has_kv_by_head else _Expansion
@@ -104,13 +106,14 @@ class LatentAttention(CachedLayer):
         """``[T, hidden]`` in and out."""
         inputs = step.inputs[self.name]
         cache, scales = self.scales.beside(step.caches[self.name])
-        rope = ropes[MAIN_ROPE]
-        query = self._query(x)
+        rope, sizes, norm = ropes[MAIN_ROPE], self.sizes, self.kv_a_layernorm
+        query, latent = self.qkv_a_proj(x).tensor_split((-sizes.rank - sizes.rope_dim,), 1)
+        if sizes.query_rank is not None:
+            query = self.q_a_layernorm(query)
         if self.indexer is not None:
             step.chosen = self.indexer(x, query, rope, step)
-        norm, expansion = self.kv_a_layernorm, self.kv_b_proj
         finish_latent(
-            self.kv_a_proj_with_mqa(x),
+            latent,
             norm.weight,
             norm.eps,
             rope,
@@ -119,9 +122,9 @@ class LatentAttention(CachedLayer):
             scales,
             is_interleaved=self._is_interleaved,
         )
-        q = self._absorbed(query, rope)
+        q = self._absorbed(query if sizes.query_rank is None else self.q_b_proj(query), rope)
         attended = latent_attention(q, cache, inputs, self.spec, scales, self.sinks(), step.chosen)  # [T, H, rank]
-        return self.o_proj(self.weighted(expansion.to_values(attended).flatten(1), x))
+        return self.o_proj(self.weighted(self.kv_b_proj.to_values(attended).flatten(1), x))
 
     def sinks(self) -> torch.Tensor | None:
         """Attention sinks of the heads on this device; see :func:`octavo.kernels.latent_attention`."""
@@ -131,14 +134,9 @@ class LatentAttention(CachedLayer):
         """What the output projection gets of attention's values, ``[T, H · V]``, and the layer's input."""
         return values
 
-    def _query(self, x: torch.Tensor) -> torch.Tensor:
-        """What queries are made of: compressed, ``[T, query_rank]``, or the layer's input."""
-        return x if self.sizes.query_rank is None else self.q_a_layernorm(self.q_a_proj(x))
-
-    def _absorbed(self, query: torch.Tensor, rope: RopeTables) -> torch.Tensor:
+    def _absorbed(self, queries: torch.Tensor, rope: RopeTables) -> torch.Tensor:
         """Queries in the cache's terms, ``[T, H, rank + R]``: projected where they have no positions, else rotated."""
         sizes = self.sizes
-        queries = self.q_proj(query) if sizes.query_rank is None else self.q_b_proj(query)
         plain, rotary = queries.unflatten(1, (self.spec.num_heads, -1)).split((sizes.plain_dim, sizes.rope_dim), -1)
         return self.kv_b_proj.to_latents(plain, rotary, rope, is_interleaved=self._is_interleaved)
 
