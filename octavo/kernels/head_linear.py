@@ -4,8 +4,6 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from octavo.kernels.attention import RopeTables
-from octavo.kernels.basic import rotate_heads
 from octavo.kernels.dispatch import kernel
 
 
@@ -22,22 +20,6 @@ class HeadLinear(ABC):
     def __call__(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """``[T, H, in] → [T, H, out]``, into ``out``, which is returned; vectors may lie apart in both."""
 
-    def with_rotation(
-        self, x: torch.Tensor, rotary: torch.Tensor, rope: RopeTables, out: torch.Tensor, *, is_interleaved: bool
-    ) -> torch.Tensor:
-        """The GEMMs' results and, behind them, other values of the same heads after a rotation.
-
-        Args:
-            x: ``[T, H, in]``.
-            rotary: ``[T, H, R]``; see :func:`octavo.kernels.rotate_heads`, also for ``is_interleaved``.
-            rope: cosines and sines, ``[T, 1, ≤ R]``.
-            out: ``[T, H, out + R]``, which is returned; vectors may lie apart in all three.
-        """
-        rope_dim = rotary.shape[2]
-        self(x, out[..., :-rope_dim])
-        rotate_heads(rotary, *rope, out[..., -rope_dim:], is_interleaved=is_interleaved)
-        return out
-
     def update(self, weight: torch.Tensor) -> None:  # noqa: B027 - most read the weight where it is
         """Take a new weight, at the same addresses."""
 
@@ -46,10 +28,10 @@ class PlainHeadLinear(HeadLinear):
     """By PyTorch, which reads the weight where it is."""
 
     def __init__(self, weight: torch.Tensor) -> None:
-        self._weight = weight
+        self.weight = weight
 
     def __call__(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        torch.bmm(x.transpose(0, 1), self._weight.transpose(1, 2), out=out.transpose(0, 1))
+        torch.bmm(x.transpose(0, 1), self.weight.transpose(1, 2), out=out.transpose(0, 1))
         return out
 
 

@@ -11,9 +11,9 @@ from octavo.kernels import (
     HeadLinear,
     LatentSpec,
     RopeTables,
-    finish_latent,
     head_linear,
     latent_attention,
+    latent_inputs,
 )
 from octavo.layers.build import Build
 from octavo.layers.cache_scales import LayerScales, stored_type
@@ -112,8 +112,11 @@ class LatentAttention(CachedLayer):
             query = self.q_a_layernorm(query)
         if self.indexer is not None:
             step.chosen = self.indexer(x, query, rope, step)
-        finish_latent(
+        queries = query if sizes.query_rank is None else self.q_b_proj(query)
+        q = latent_inputs(
+            queries.unflatten(1, (self.spec.num_heads, -1)),
             latent,
+            self.kv_b_proj.to_latents,
             norm.weight,
             norm.eps,
             rope,
@@ -122,9 +125,10 @@ class LatentAttention(CachedLayer):
             scales,
             is_interleaved=self._is_interleaved,
         )
-        q = self._absorbed(query if sizes.query_rank is None else self.q_b_proj(query), rope)
         attended = latent_attention(q, cache, inputs, self.spec, scales, self.sinks(), step.chosen)  # [T, H, rank]
-        return self.o_proj(self.weighted(self.kv_b_proj.to_values(attended).flatten(1), x))
+        values = attended.new_empty(*attended.shape[:2], sizes.value_dim)
+        self.kv_b_proj.to_values(attended, values)
+        return self.o_proj(self.weighted(values.flatten(1), x))
 
     def sinks(self) -> torch.Tensor | None:
         """Attention sinks of the heads on this device; see :func:`octavo.kernels.latent_attention`."""
@@ -133,12 +137,6 @@ class LatentAttention(CachedLayer):
     def weighted(self, values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """What the output projection gets of attention's values, ``[T, H · V]``, and the layer's input."""
         return values
-
-    def _absorbed(self, queries: torch.Tensor, rope: RopeTables) -> torch.Tensor:
-        """Queries in the cache's terms, ``[T, H, rank + R]``: projected where they have no positions, else rotated."""
-        sizes = self.sizes
-        plain, rotary = queries.unflatten(1, (self.spec.num_heads, -1)).split((sizes.plain_dim, sizes.rope_dim), -1)
-        return self.kv_b_proj.to_latents(plain, rotary, rope, is_interleaved=self._is_interleaved)
 
 
 class _ScaledNorm(RMSNorm):
@@ -209,23 +207,17 @@ class _Expansion(nn.Module):
         if self.weight.numel() == 0:
             self.weight = nn.Parameter(self.weight.new_empty(self._shape), requires_grad=False)
 
-    def to_latents(
-        self, keys: torch.Tensor, rotary: torch.Tensor, rope: RopeTables, *, is_interleaved: bool
-    ) -> torch.Tensor:
-        """Each head's queries as cached vectors are compared with them: ``[T, H, key_dim]`` and ``[T, H, R]``.
-
-        Returns:
-            ``[T, H, rank + R]``, the second part rotated; see :meth:`HeadLinear.with_rotation`.
-        """
+    @property
+    def to_latents(self) -> HeadLinear:
+        """Each head's queries as compressed vectors are compared with them: ``[T, H, key_dim] → [T, H, rank]``."""
         assert self._gemms is not None, "weights are used before they are finished"
-        out = keys.new_empty(*keys.shape[:2], self._shape[1] + rotary.shape[2])
-        return self._gemms[0].with_rotation(keys, rotary, rope, out, is_interleaved=is_interleaved)
+        return self._gemms[0]
 
-    def to_values(self, latents: torch.Tensor) -> torch.Tensor:
+    @property
+    def to_values(self) -> HeadLinear:
         """Each head's values: ``[T, H, rank] → [T, H, value_dim]``."""
         assert self._gemms is not None, "weights are used before they are finished"
-        value_dim = self._shape[0] // len(self._own) - self._key_dim
-        return self._gemms[1](latents, latents.new_empty(*latents.shape[:2], value_dim))
+        return self._gemms[1]
 
     def by_head(self) -> tuple[torch.Tensor, torch.Tensor]:
         """``[H, key_dim, rank]`` and ``[H, value_dim, rank]``."""

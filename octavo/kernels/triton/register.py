@@ -10,7 +10,7 @@ from octavo.kernels.attention import attention_backend
 from octavo.kernels.dispatch import Operation
 from octavo.kernels.head_linear import head_linear
 from octavo.kernels.indexer import choose_tokens
-from octavo.kernels.latent_attention import finish_latent, latent_attention, store_latent
+from octavo.kernels.latent_attention import finish_latent, latent_attention, latent_inputs, store_latent
 from octavo.kernels.linear import LinearOp, linear
 from octavo.kernels.step import StepKernels, step_kernels
 from octavo.kernels.triton import compile  # noqa: F401
@@ -23,6 +23,7 @@ MODULES: dict[str, tuple[Operation, ...]] = {
     "head_linear": (head_linear,),
     "indexer": (choose_tokens,),
     "latent_attention": (latent_attention,),
+    "latent_inputs": (latent_inputs,),
     "latent_store": (store_latent, finish_latent),
     "mask": (basic.mask_logits,),
     "norm": (basic.rms_norm, basic.add_rms_norm, basic.layer_norm, basic.add_layer_norm),

@@ -7,8 +7,9 @@ from octavo.kernels.attention import RopeTables
 from octavo.kernels.basic import rotate_heads
 from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.head_linear import PlainHeadLinear
-from octavo.kernels.latent_attention import finish_latent
+from octavo.kernels.latent_attention import finish_latent, latent_inputs
 from octavo.kernels.triton.head_linear import TritonHeadLinear
+from octavo.kernels.triton.latent_inputs import latent_inputs as inputs_in_triton
 from octavo.kernels.triton.latent_store import finish_latent as finish_in_triton
 from octavo.kernels.triton.rotate import rotate_heads as rotate_in_triton
 
@@ -50,37 +51,63 @@ def test_rotated_heads(
 
 
 @pytest.mark.parametrize("num_tokens", [1, 20, 70])
-@pytest.mark.parametrize(("outputs", "inputs", "rope_dim"), [(40, 24, 12), (16, 96, 8)])
+@pytest.mark.parametrize(("outputs", "inputs"), [(40, 24), (16, 96)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_gemms_of_heads(
-    dtype: torch.dtype, outputs: int, inputs: int, rope_dim: int, num_tokens: int, device: torch.device
-) -> None:
-    """For few tokens and, by the library, for many; the weight is a part of a wider one, in either order."""
+def test_gemms_of_heads(dtype: torch.dtype, outputs: int, inputs: int, num_tokens: int, device: torch.device) -> None:
+    """For few tokens and, by the library, for many; weight and vectors are parts of wider ones, in either order."""
     for weight in (
         normal(3, outputs + 2, inputs, dtype=dtype, device=device)[:, 2:],
         normal(3, inputs + 2, outputs, dtype=dtype, device=device)[:, 2:].transpose(1, 2),
     ):
-        x = normal(num_tokens, 3, inputs + rope_dim, dtype=dtype, device=device, seed=1)
-        x, rotary = x.split((inputs, rope_dim), -1)
-        rope = tables(num_tokens, rope_dim - 2, dtype, device)
-        gemm = TritonHeadLinear(weight)
-        found = gemm.with_rotation(x, rotary, rope, x.new_empty(num_tokens, 3, outputs + rope_dim), is_interleaved=True)
-        expected = torch.einsum("thi,hoi->tho", x.double(), weight.double())
-        close(found[..., :outputs], expected)
-        close(found[..., outputs:], rotate_heads.reference(rotary, *rope, is_interleaved=True))
-        close(gemm(x, x.new_empty(num_tokens, 3, outputs)), expected)
-        close(PlainHeadLinear(weight)(x, x.new_empty(num_tokens, 3, outputs)), expected)
+        x = normal(num_tokens, 3, inputs + 5, dtype=dtype, device=device, seed=1)[..., 3:-2]
+        whole = torch.full((num_tokens, 3, outputs + 4), 7.0, dtype=dtype, device=device)
+        found = TritonHeadLinear(weight)(x, whole[..., 1:-3])
+        close(found, torch.einsum("thi,hoi->tho", x.double(), weight.double()))
+        assert (whole[..., 0] == 7).all() and (whole[..., -3:] == 7).all()
+
+
+@pytest.mark.parametrize("num_tokens", [1, 20, 70])
+@pytest.mark.parametrize("is_interleaved", [False, True])
+@pytest.mark.parametrize(("rank", "key_dim", "rope_dim"), [(40, 24, 12), (64, 16, 8)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_inputs_of_latent_attention(
+    dtype: torch.dtype,
+    rank: int,
+    key_dim: int,
+    rope_dim: int,
+    is_interleaved: bool,
+    num_tokens: int,
+    device: torch.device,
+) -> None:
+    """Of one projection, from a step with padding, by one launch for few tokens and by several for many."""
+    num_heads, size = 3, rank + rope_dim
+    projected = normal(num_tokens, num_heads * (key_dim + rope_dim) + size, dtype=dtype, device=device)
+    queries, latent = projected.tensor_split((-size,), 1)
+    queries = queries.unflatten(1, (num_heads, -1))
+    weight = normal(num_heads, key_dim, rank, dtype=dtype, device=device, seed=1).transpose(1, 2)
+    norm, rope = normal(rank, device=device, seed=2), tables(num_tokens, rope_dim, dtype, device)
+    slots = torch.randperm(num_tokens + 3, generator=torch.Generator().manual_seed(0))[:num_tokens].to(device)
+    slots[5:7] = -1
+    pages = torch.full((num_tokens // 4 + 2, 6, size), float("nan"), dtype=dtype, device=device)
+    twin = pages.clone()
+    arguments, options = (norm, 1e-6, rope), {"is_interleaved": is_interleaved}
+    expected = latent_inputs.reference(
+        queries, latent, PlainHeadLinear(weight), *arguments, twin[:, :4], slots, **options
+    )
+    found = inputs_in_triton(queries, latent, TritonHeadLinear(weight), *arguments, pages[:, :4], slots, **options)
+    close(found, expected)
+    assert torch.equal(pages.isnan(), twin.isnan())
+    close(pages.nan_to_num(), twin.nan_to_num())
 
 
 @pytest.mark.parametrize("norm_type", [torch.float32, torch.float16])
 @pytest.mark.parametrize("is_interleaved", [False, True])
-@pytest.mark.parametrize(("rank", "rope_dim", "rotary"), [(40, 12, 12), (16, 8, 2)])
+@pytest.mark.parametrize(("rank", "rope_dim"), [(40, 12), (16, 8)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_finished_vectors(
     dtype: torch.dtype,
     rank: int,
     rope_dim: int,
-    rotary: int,
     is_interleaved: bool,
     norm_type: torch.dtype,
     device: torch.device,
@@ -88,7 +115,7 @@ def test_finished_vectors(
     """Of a wider projection with padding; blocks lie apart, and tokens without a place are not stored."""
     latent = normal(7, rank + rope_dim + 5, dtype=dtype, device=device)[:, 3:-2]
     norm = normal(rank, dtype=norm_type, device=device, seed=1)
-    rope = tables(7, rotary, dtype, device)
+    rope = tables(7, rope_dim, dtype, device)
     slots = torch.tensor([5, -1, 0, 11, -1], device=device)
     pages = torch.full((3, 6, rank + rope_dim), float("nan"), dtype=dtype, device=device)
     twin = pages.clone()
