@@ -37,7 +37,7 @@ from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.dispatch import compile_together
 from octavo.kernels.head_linear import HeadLinear, head_linear
 from octavo.kernels.indexer import choose_tokens
-from octavo.kernels.latent_attention import LatentSpec, finish_latent, latent_attention, store_latent
+from octavo.kernels.latent_attention import LatentSpec, finish_latent, latent_attention, latent_inputs, store_latent
 from octavo.kernels.linear import LinearOp, linear, padded_rows
 from octavo.kernels.scaled import FLOAT8, float8_linear, int8_linear, quantize_rows
 from octavo.kernels.select import bind_kernels

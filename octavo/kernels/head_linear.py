@@ -24,18 +24,18 @@ class HeadLinear(ABC):
         """Take a new weight, at the same addresses."""
 
 
-class _Plain(HeadLinear):
+class PlainHeadLinear(HeadLinear):
     """By PyTorch, which reads the weight where it is."""
 
     def __init__(self, weight: torch.Tensor) -> None:
-        self._weight = weight.transpose(1, 2)
+        self.weight = weight
 
     def __call__(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        torch.bmm(x.transpose(0, 1), self._weight, out=out.transpose(0, 1))
+        torch.bmm(x.transpose(0, 1), self.weight.transpose(1, 2), out=out.transpose(0, 1))
         return out
 
 
 @kernel
 def head_linear(weight: torch.Tensor) -> HeadLinear:
     """The fastest form of the GEMMs with a weight ``[H, out, in]``, of any strides."""
-    return _Plain(weight)
+    return PlainHeadLinear(weight)

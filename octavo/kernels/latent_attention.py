@@ -15,6 +15,7 @@ from octavo.kernels.attention import AttentionInputs, RopeTables, causal_mask, s
 from octavo.kernels.basic import rms_norm, rotate_heads
 from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.dispatch import kernel
+from octavo.kernels.head_linear import HeadLinear
 
 _MAX_SCORES = 1 << 24
 """Maximum number of scores in memory at a time: 64 MiB."""
@@ -81,6 +82,39 @@ def finish_latent(
     normed = rms_norm(compressed.contiguous(), norm, eps)
     rotated = rotate_heads(key[:, None], *rope, is_interleaved=is_interleaved)[:, 0]
     store_latent(torch.cat((normed, rotated), -1), cache, slot_mapping, scales)
+
+
+@kernel
+def latent_inputs(
+    queries: torch.Tensor,
+    latent: torch.Tensor,
+    to_latents: HeadLinear,
+    norm: torch.Tensor,
+    eps: float,
+    rope: RopeTables,
+    cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    scales: CacheScales | None = None,
+    *,
+    is_interleaved: bool,
+) -> torch.Tensor:
+    """What comes between the projections and :func:`latent_attention`: store a step's vectors and absorb its queries.
+
+    Args:
+        queries: ``[T, H, key_dim + rope_dim]``, what the projections yield; tokens may lie apart.
+        to_latents: of each head, from a query of ``key_dim`` to ``rank`` values.
+        latent, norm, eps, rope, cache, slot_mapping, scales, is_interleaved: see :func:`finish_latent`.
+
+    Returns:
+        ``[T, H, rank + rope_dim]``, the queries as cached vectors are compared with them.
+    """
+    finish_latent(latent, norm, eps, rope, cache, slot_mapping, scales, is_interleaved=is_interleaved)
+    rank, size = len(norm), latent.shape[1]
+    plain, rotary = queries.tensor_split((rank - size,), -1)
+    absorbed = queries.new_empty(*queries.shape[:2], size)
+    to_latents(plain, absorbed[..., :rank])
+    rotate_heads(rotary, *rope, absorbed[..., rank:], is_interleaved=is_interleaved)
+    return absorbed
 
 
 @kernel

@@ -1,6 +1,6 @@
 """Construction parameters shared by all layers of a model, and the factory of linear layers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -83,7 +83,7 @@ class Build:
         in_features: int,
         out_parts: int | Mapping[str, int | Section] | Sequence[Section],
         *,
-        bias: bool = False,
+        bias: bool | Collection[str] = False,
         split: Split | None = None,
         head_size: int = 1,
         rows: torch.Tensor | None = None,
@@ -94,6 +94,7 @@ class Build:
             name: the layer's attribute name.
             out_parts: number of outputs; or the checkpoint's layers that are computed as one, which stand beside this
                 one, with theirs or with a section of their own; or the sections of this layer's outputs.
+            bias: whether the checkpoint's layers have biases, or which of those that are computed as one do.
             split: what several devices divide: ``column`` the outputs of each part, ``row`` the inputs, so that the
                 results are added up. Without it, every device computes the whole layer.
             head_size: outputs are divided in units of so many; fewer units than devices are repeated.
@@ -101,7 +102,6 @@ class Build:
                 they are the same.
 
         Raises:
-            UnsupportedModelError: parts of one layer are not quantised alike.
             ConfigError: a size cannot be divided over the devices.
         """
         if isinstance(out_parts, Mapping):
@@ -110,15 +110,18 @@ class Build:
             parts = {name: [_section(out_parts, head_size)] if isinstance(out_parts, int) else [*out_parts]}
         assert rows is None or len(parts) == 1, "the outputs of one layer are reordered"
         names = [self.names.of(f"{self.prefix}{part}") for part in parts]
-        if len(parts) > 1 and self._is_mixed(names):
+        has_bias = {part: bias if isinstance(bias, bool) else part in bias for part in parts}
+        schemes = [self.quantization.scheme(name) for name in names]
+        is_mixed = len(set(schemes)) > 1 or len(set(has_bias.values())) > 1
+        if len(parts) > 1 and (is_mixed or not schemes[0].may_merge):
             return PartedLinear(
                 in_features,
                 [
-                    self.linear(part, in_features, sections, bias=bias, split=split, head_size=head_size)
+                    self.linear(part, in_features, sections, bias=has_bias[part], split=split, head_size=head_size)
                     for part, sections in parts.items()
                 ],
             )
-        scheme = self.quantization.common_scheme(names)
+        scheme, is_biased = schemes[0], any(has_bias.values())
         tp = self.tensor_parallel
         split = split if tp.size > 1 else None
         inputs = tp.share(in_features, "inputs of a layer") if split == "row" else range(in_features)
@@ -136,15 +139,8 @@ class Build:
         if not scheme.fits(len(inputs), [part.outputs.stop - part.outputs.start for _, part in stored]):
             scheme = scheme.fallback(self.quantization.plain)
         if split == "row":
-            return RowParallelLinear(len(inputs), start, stored, scheme, bias=bias, tensor_parallel=tp)
-        return Linear(len(inputs), start, stored, scheme, bias=bias)
-
-    def _is_mixed(self, names: Sequence[str]) -> bool:
-        """Whether layers of these names, which are computed as one, need a GEMM each."""
-        if not self.quantization.may_mix:
-            return False
-        schemes = {self.quantization.scheme(name) for name in names}
-        return len(schemes) > 1 or not all(scheme.may_merge for scheme in schemes)
+            return RowParallelLinear(len(inputs), start, stored, scheme, bias=is_biased, tensor_parallel=tp)
+        return Linear(len(inputs), start, stored, scheme, bias=is_biased)
 
     def _pieces(
         self, sections: Sequence[Section], in_features: int, inputs: range, split: Split | None, start: int

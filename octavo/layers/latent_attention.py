@@ -11,10 +11,9 @@ from octavo.kernels import (
     HeadLinear,
     LatentSpec,
     RopeTables,
-    finish_latent,
     head_linear,
     latent_attention,
-    rotate_heads,
+    latent_inputs,
 )
 from octavo.layers.build import Build
 from octavo.layers.cache_scales import LayerScales, stored_type
@@ -23,6 +22,7 @@ from octavo.layers.indexer import Indexer
 from octavo.layers.norm import RMSNorm
 from octavo.layers.rotary import MAIN_ROPE
 from octavo.layers.weights import sibling
+from octavo.parallel import Section
 from octavo.quantization.grouped_weight import GroupedWeight, Layout
 from octavo.quantization.pending import PendingTensors
 from octavo.quantization.slot import WeightPart, WeightSlot
@@ -85,15 +85,16 @@ class LatentAttention(CachedLayer):
         own_heads = build.tensor_parallel.share(heads, "attention heads")
         self.spec = LatentSpec(len(own_heads), sizes.rank, sizes.rope_dim, scale)
         head_size, latent_size = sizes.plain_dim + sizes.rope_dim, sizes.rank + sizes.rope_dim
+        latent = {"kv_a_proj_with_mqa": Section(latent_size, latent_size)}  # of a single unit, so whole on every device
         if sizes.query_rank is None:
-            self.q_proj = build.linear("q_proj", hidden, heads * head_size, split="column", head_size=head_size)
+            inputs, biased = {"q_proj": Section(heads * head_size, head_size)} | latent, latent
         else:
-            self.q_a_proj = build.linear("q_a_proj", hidden, sizes.query_rank, bias=bias)
+            inputs = biased = {"q_a_proj": Section(sizes.query_rank, sizes.query_rank)} | latent
             self.q_a_layernorm = RMSNorm(sizes.query_rank, 1e-6)
             self.q_b_proj = build.linear(
                 "q_b_proj", sizes.query_rank, heads * head_size, split="column", head_size=head_size
             )
-        self.kv_a_proj_with_mqa = build.linear("kv_a_proj_with_mqa", hidden, latent_size, bias=bias)
+        self.qkv_a_proj = build.linear("qkv_a_proj", hidden, inputs, bias=biased if bias else False, split="column")
         self.kv_a_layernorm = RMSNorm(sizes.rank, 1e-6) if latent_scale == 1 else _ScaledNorm(sizes.rank, latent_scale)
         layout = build.layout(f"{build.prefix}kv_b_proj")
         expansion = _ExpansionByHead if has_kv_by_head else _Expansion
@@ -105,13 +106,17 @@ class LatentAttention(CachedLayer):
         """``[T, hidden]`` in and out."""
         inputs = step.inputs[self.name]
         cache, scales = self.scales.beside(step.caches[self.name])
-        rope = ropes[MAIN_ROPE]
-        query = self._query(x)
+        rope, sizes, norm = ropes[MAIN_ROPE], self.sizes, self.kv_a_layernorm
+        query, latent = self.qkv_a_proj(x).tensor_split((-sizes.rank - sizes.rope_dim,), 1)
+        if sizes.query_rank is not None:
+            query = self.q_a_layernorm(query)
         if self.indexer is not None:
             step.chosen = self.indexer(x, query, rope, step)
-        norm, expansion = self.kv_a_layernorm, self.kv_b_proj
-        finish_latent(
-            self.kv_a_proj_with_mqa(x),
+        queries = query if sizes.query_rank is None else self.q_b_proj(query)
+        q = latent_inputs(
+            queries.unflatten(1, (self.spec.num_heads, -1)),
+            latent,
+            self.kv_b_proj.to_latents,
             norm.weight,
             norm.eps,
             rope,
@@ -120,9 +125,9 @@ class LatentAttention(CachedLayer):
             scales,
             is_interleaved=self._is_interleaved,
         )
-        q = self._absorbed(query, rope)
         attended = latent_attention(q, cache, inputs, self.spec, scales, self.sinks(), step.chosen)  # [T, H, rank]
-        values = expansion.to_values(attended, x.new_empty(*attended.shape[:2], self.sizes.value_dim))
+        values = attended.new_empty(*attended.shape[:2], sizes.value_dim)
+        self.kv_b_proj.to_values(attended, values)
         return self.o_proj(self.weighted(values.flatten(1), x))
 
     def sinks(self) -> torch.Tensor | None:
@@ -132,20 +137,6 @@ class LatentAttention(CachedLayer):
     def weighted(self, values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """What the output projection gets of attention's values, ``[T, H · V]``, and the layer's input."""
         return values
-
-    def _query(self, x: torch.Tensor) -> torch.Tensor:
-        """What queries are made of: compressed, ``[T, query_rank]``, or the layer's input."""
-        return x if self.sizes.query_rank is None else self.q_a_layernorm(self.q_a_proj(x))
-
-    def _absorbed(self, query: torch.Tensor, rope: RopeTables) -> torch.Tensor:
-        """Queries in the cache's terms, ``[T, H, rank + R]``: projected where they have no positions, else rotated."""
-        sizes, rank = self.sizes, self.sizes.rank
-        queries = self.q_proj(query) if sizes.query_rank is None else self.q_b_proj(query)
-        plain, rotary = queries.unflatten(1, (self.spec.num_heads, -1)).split((sizes.plain_dim, sizes.rope_dim), -1)
-        q = queries.new_empty(*plain.shape[:2], rank + sizes.rope_dim)
-        self.kv_b_proj.to_latents(plain, q[..., :rank])
-        rotate_heads(rotary, *rope, q[..., rank:], is_interleaved=self._is_interleaved)
-        return q
 
 
 class _ScaledNorm(RMSNorm):
@@ -216,15 +207,17 @@ class _Expansion(nn.Module):
         if self.weight.numel() == 0:
             self.weight = nn.Parameter(self.weight.new_empty(self._shape), requires_grad=False)
 
-    def to_latents(self, keys: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    @property
+    def to_latents(self) -> HeadLinear:
         """Each head's queries as compressed vectors are compared with them: ``[T, H, key_dim] → [T, H, rank]``."""
         assert self._gemms is not None, "weights are used before they are finished"
-        return self._gemms[0](keys, out)
+        return self._gemms[0]
 
-    def to_values(self, latents: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    @property
+    def to_values(self) -> HeadLinear:
         """Each head's values: ``[T, H, rank] → [T, H, value_dim]``."""
         assert self._gemms is not None, "weights are used before they are finished"
-        return self._gemms[1](latents, out)
+        return self._gemms[1]
 
     def by_head(self) -> tuple[torch.Tensor, torch.Tensor]:
         """``[H, key_dim, rank]`` and ``[H, value_dim, rank]``."""

@@ -31,10 +31,6 @@ class GGUFConfig(QuantizationConfig):
         names = [scheme.format for scheme in self.types.values()]
         return " and ".join(sorted(set(names), key=lambda name: -names.count(name)))
 
-    @property
-    def may_mix(self) -> bool:
-        return True
-
     def scheme(self, name: str) -> LinearScheme:
         return self.types.get(_EXPERT.sub(f".experts.{EACH}.", name), self.plain)
 

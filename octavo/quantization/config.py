@@ -1,10 +1,9 @@
 """Which scheme each linear layer of a model has."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from octavo.errors import UnsupportedModelError
 from octavo.quantization.float8 import Float8Scheme, Source
 from octavo.quantization.grouped_weight import ExpertForm, Layout
 from octavo.quantization.scheme import LinearScheme, PlainScheme
@@ -99,11 +98,6 @@ class QuantizationConfig(ABC):
         """Whether there are weights of float8."""
         return False
 
-    @property
-    def may_mix(self) -> bool:
-        """Whether layers that are computed as one may be stored in different ways, each as a GEMM of its own."""
-        return False
-
     def head_scheme(self, name: str) -> LinearScheme:
         """The scheme of the language-model head; plain unless a subclass knows better."""
         return self.plain
@@ -111,21 +105,6 @@ class QuantizationConfig(ABC):
     def embedding_scheme(self, name: str) -> LinearScheme:
         """The scheme of a token embedding, if rows can be read from it; plain unless a subclass knows better."""
         return self.plain
-
-    def common_scheme(self, names: Sequence[str]) -> LinearScheme:
-        """The scheme of several layers that are computed as one.
-
-        Raises:
-            UnsupportedModelError: they are not quantised alike.
-        """
-        schemes = [self.scheme(name) for name in names]
-        for name, scheme in zip(names, schemes, strict=True):
-            if scheme != schemes[0]:
-                raise UnsupportedModelError(
-                    f"{names[0]} is stored as {schemes[0]} and {name} as {scheme}, but the two are computed as one "
-                    "layer; quantise them alike."
-                )
-        return schemes[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,6 @@ class StoredConfig(QuantizationConfig):
     options: SchemeOptions
 
     @property
-    def may_mix(self) -> bool:
-        return True
-
-    @property
     @abstractmethod
     def usual(self) -> Layout:
         """The layout of most layers."""

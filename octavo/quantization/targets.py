@@ -71,10 +71,6 @@ class TargetedConfig(QuantizationConfig):
         return any(isinstance(group.scheme, Float8Scheme) for group in self.groups)
 
     @property
-    def may_mix(self) -> bool:
-        return True
-
-    @property
     def description(self) -> str:
         kinds = dict.fromkeys(
             f"{group.layout.form or group.layout.name}; {group.scheme.kept_as}"

@@ -18,7 +18,9 @@ from octavo.kernels import (
     causal_conv,
     choose_tokens,
     gated_rms_norm,
+    head_linear,
     latent_attention,
+    latent_inputs,
     state_space_scan,
     store_latent,
 )
@@ -63,6 +65,40 @@ def test_chosen_tokens_and_sinks_at_a_models_size(lengths: Lengths, num_heads: i
     store_latent(case.latent, case.cache, case.inputs.slot_mapping)
     output = latent_attention(case.q, case.cache, case.inputs, case.spec, **case.options)
     torch.testing.assert_close(output.double().cpu(), case.expected, **CLOSE)
+
+
+@pytest.mark.parametrize("num_heads", [16, 128])
+@pytest.mark.parametrize("num_tokens", [1, 33, 200])
+def test_what_stands_around_latent_attention_at_a_models_size(num_tokens: int, num_heads: int) -> None:
+    """Queries, stored vectors and values, against the same in float32 on the CPU."""
+    rank, rope_dim, dim = 512, 64, 128
+    random = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=random).bfloat16().float()
+
+    projected = draw(num_tokens, num_heads * (dim + rope_dim) + rank + rope_dim)
+    norm, weight = draw(rank), draw(num_heads, 2 * dim, rank) * dim**-0.5
+    angles = draw(num_tokens, 1, rope_dim // 2)
+    rope = (torch.cat((angles.cos(),) * 2, -1), torch.cat((-angles.sin(), angles.sin()), -1))
+    attended, slots = draw(num_tokens, num_heads, rank), torch.randperm(num_tokens, generator=random)
+    results = []
+    for device, dtype in ((torch.device("cpu"), torch.float32), (CUDA, torch.bfloat16)):
+
+        def here(x: torch.Tensor, device: torch.device = device, dtype: torch.dtype = dtype) -> torch.Tensor:
+            return x.to(device, dtype)
+
+        queries, latent = here(projected).tensor_split((-rank - rope_dim,), 1)
+        keys, values = here(weight).split(dim, 1)
+        cache = torch.zeros(num_tokens // 16 + 1, 16, rank + rope_dim, dtype=dtype, device=device)
+        absorbed = latent_inputs(
+            queries.unflatten(1, (num_heads, -1)), latent, head_linear(keys.transpose(1, 2)), here(norm), 1e-6,
+            (here(rope[0]), here(rope[1])), cache, slots.to(device), is_interleaved=True,
+        )  # fmt: skip
+        found = head_linear(values)(here(attended), absorbed.new_empty(num_tokens, num_heads, dim))
+        results.append([x.float().cpu() for x in (absorbed, cache, found)])
+    for expected, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=2e-2, atol=6e-2)
 
 
 @pytest.mark.parametrize("num_heads", [16, 64])

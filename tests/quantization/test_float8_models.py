@@ -12,7 +12,7 @@ from tiny_llama import SETTINGS, write_model
 from transformers import LlamaForCausalLM
 
 from octavo import LLM, SamplingParams
-from octavo.errors import ConfigError, UnsupportedModelError, WeightsError
+from octavo.errors import ConfigError, WeightsError
 from octavo.kernels.scaled import quantize_rows
 from octavo.layers.linear import Linear
 from octavo.quantization.float8 import Float8Scheme
@@ -154,11 +154,17 @@ def test_static_scales_of_activations_are_not_used(method: str, folder: Path, tm
     assert _outputs(LLM(str(tmp_path / "static"), **SETTINGS)) == _outputs(LLM(str(tmp_path / "dynamic"), **SETTINGS))
 
 
-def test_parts_of_one_layer_must_be_alike(folder: Path, tmp_path: Path) -> None:
+def test_parts_of_one_layer_may_be_stored_apart(folder: Path, tmp_path: Path) -> None:
     config = FP8_METHOD | {"ignored_layers": ["model.layers.1.self_attn.k_proj"]}
-    write_float8(folder, tmp_path, config, per_tensor=True, is_quantised=_everything_but_the_head)
-    with pytest.raises(UnsupportedModelError, match=r"q_proj is stored as .*k_proj as .*quantise them alike"):
-        LLM(str(tmp_path), **SETTINGS)
+
+    def is_quantised(layer: str) -> bool:
+        return _everything_but_the_head(layer) and "1.self_attn.k_proj" not in layer
+
+    write_float8(folder, tmp_path, config, per_tensor=True, is_quantised=is_quantised)
+    llm = LLM(str(tmp_path), **SETTINGS)
+    plain = {name for name, scheme in _schemes(llm).items() if not isinstance(scheme, Float8Scheme)}
+    assert plain == {"model.layers.1.self_attn.qkv_proj.members.1", "lm_head"}
+    assert all(len(tokens) == 12 for tokens, _ in _outputs(llm))
 
 
 def test_weights_and_configuration_must_agree(folder: Path, tmp_path: Path) -> None:

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from octavo.errors import UnsupportedModelError
 from octavo.layers.build import Build
-from octavo.layers.linear import Linear
+from octavo.layers.linear import Linear, PartedLinear
 from octavo.layers.norm import UnitOffsetRMSNorm
 from octavo.layers.weights import CheckpointNames, collect_slots, finish
 from octavo.quantization.config import QuantizationConfig
@@ -53,10 +52,21 @@ def test_the_scheme_is_asked_for_by_the_checkpoints_names() -> None:
     assert list(collect_slots(model)) == ["attn.attention.out_proj.weight"]
 
 
-def test_parts_of_one_layer_are_stored_alike() -> None:
+def test_parts_of_one_layer_may_be_stored_apart() -> None:
     build = Build(ByName(special=("mlp.up_proj",))).at("mlp")
-    with pytest.raises(UnsupportedModelError, match=r"mlp\.gate_proj is stored as .* and mlp\.up_proj as .* alike"):
-        build.linear("gate_up_proj", 8, {"gate_proj": 16, "up_proj": 16})
+    layer = build.linear("gate_up_proj", 8, {"gate_proj": 16, "up_proj": 16})
+    assert isinstance(layer, PartedLinear)
+    assert [member.scheme for member in layer.members] == [PlainScheme(), PlainScheme(deterministic=True)]
+
+
+@pytest.mark.parametrize("biased", [(), ("up_proj",), ("gate_proj", "up_proj")])
+def test_parts_of_one_layer_may_have_biases(biased: tuple[str, ...]) -> None:
+    model = torch.nn.Module()
+    model.mlp = torch.nn.Module()
+    model.mlp.gate_up_proj = layer = Build().linear("gate_up_proj", 3, {"gate_proj": 2, "up_proj": 4}, bias=biased)
+    assert isinstance(layer, PartedLinear) == (len(biased) == 1)
+    weights = {f"mlp.{name}.weight" for name in ("gate_proj", "up_proj")}
+    assert set(collect_slots(model)) == weights | {f"mlp.{name}.bias" for name in biased}
 
 
 def test_merged_layers_are_filled_by_their_parts() -> None:

@@ -37,6 +37,21 @@ def scale_arguments(scales: CacheScales | None, dtype: torch.dtype) -> dict[str,
     }
 
 
+def latent_scale_arguments(scales: CacheScales | None, dtype: torch.dtype) -> dict[str, Any]:
+    """The same of a cache of latent vectors."""
+    if scales is None:
+        return {"scales": None, "scale_block": None, "scale_token": None, "ARE_GIVEN": False, "LARGEST": 0.0}
+    block, token = scales.values.stride()
+    largest = LARGEST_VALUES[dtype]
+    return {
+        "scales": scales.values,
+        "scale_block": block,
+        "scale_token": token,
+        "ARE_GIVEN": scales.are_given,
+        "LARGEST": largest,
+    }
+
+
 @triton.jit
 def scale_of(largest: tl.tensor, poison: tl.tensor, LARGEST: tl.constexpr):
     """The scale of a vector whose largest magnitude is ``largest``.

@@ -6,16 +6,16 @@ programs, and a second launch merges their results. A cached vector is loaded on
 attends to chosen ones, a tile is one token, of whatever row.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
 from octavo.kernels.attention import AttentionInputs
-from octavo.kernels.cache_scales import LARGEST_VALUES, CacheScales
+from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.latent_attention import LatentSpec
-from octavo.kernels.triton.cache_scales import as_weighed, round_values, scale_of
+from octavo.kernels.triton.cache_scales import as_weighed, latent_scale_arguments
 from octavo.kernels.triton.launch import MIN_DOT_SIZE, dependent_launch, num_multiprocessors
 from octavo.kernels.triton.prefill_tiles import count_tiles, find_row, find_tile
 
@@ -23,8 +23,8 @@ _LOG2E = tl.constexpr(1.4426950408889634)
 _LOWEST = tl.constexpr(-1e30)
 """The initial maximum: below all scores, but finite, so that its difference to itself is 0 and not NaN."""
 
-_MERGED_AT_ONCE = 8
-"""Splits that a merge loads at a time."""
+_MERGED_VALUES = 4096
+"""Values that a program merges, all of whose loads are in flight together: 32 per thread."""
 
 
 class LatentTile(NamedTuple):
@@ -50,22 +50,6 @@ def choose_tile(num_heads: int, max_query_len: int, dtype: torch.dtype) -> Laten
 def choose_splits(num_tiles: int, max_tokens: int, num_multiprocessors: int) -> int:
     """Programs per tile such that about two run on each multiprocessor, with at least 128 tokens each."""
     return max(min(2 * num_multiprocessors // num_tiles, triton.cdiv(max_tokens, 128), 64), 1)
-
-
-def store_latent(
-    latent: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor, scales: CacheScales | None = None
-) -> None:
-    """Write a step's latent vectors into the cache; see :func:`octavo.kernels.latent_attention.store_latent`."""
-    num_tokens, (_, block_size, size) = len(slot_mapping), cache.shape
-    if num_tokens == 0:
-        return
-    assert latent.stride(1) == cache.stride(2) == 1
-    _store_kernel[(num_tokens,)](
-        latent, cache, slot_mapping, latent.stride(0), cache.stride(0), cache.stride(1),
-        **_scale_arguments(scales, cache.dtype),
-        SIZE=size, BLOCK=triton.next_power_of_2(size), BLOCK_SIZE=block_size,
-        num_warps=2, **dependent_launch(latent.device),
-    )  # fmt: skip
 
 
 def latent_attention(
@@ -128,7 +112,7 @@ def _attend(
     _latent_kernel[(num_programs, splits)](
         q, cache, tables, inputs.slots, rows.query_starts, rows.seq_lens, rows.counts, out, partials, logsums,
         sinks, chosen, q.stride(0), q.stride(1), cache.stride(0), cache.stride(1), tables.stride(0), tables.shape[1],
-        spec.scale * _LOG2E.value, **_scale_arguments(scales, cache.dtype),
+        spec.scale * _LOG2E.value, **latent_scale_arguments(scales, cache.dtype),
         NUM_HEADS=spec.num_heads, RANK=spec.rank, ROPE=spec.rope_dim,
         BLOCK_R=max(triton.next_power_of_2(spec.rank), MIN_DOT_SIZE),
         BLOCK_ROPE=max(triton.next_power_of_2(spec.rope_dim), MIN_DOT_SIZE),
@@ -137,69 +121,14 @@ def _attend(
         num_warps=tile.num_warps, num_stages=tile.num_stages, **dependent_launch(q.device),
     )  # fmt: skip
     if partials is not None:
-        _merge_kernel[(num_tokens, spec.num_heads)](
+        all_splits = triton.next_power_of_2(splits)
+        dims = min(_MERGED_VALUES // all_splits, triton.next_power_of_2(spec.rank))
+        _merge_kernel[(num_tokens, spec.num_heads, triton.cdiv(spec.rank, dims))](
             partials, logsums, rows.counts, sinks, out, splits,
-            NUM_HEADS=spec.num_heads, RANK=spec.rank, BLOCK_R=triton.next_power_of_2(spec.rank),
-            BLOCK_S=triton.next_power_of_2(splits), AT_ONCE=_MERGED_AT_ONCE,
+            NUM_HEADS=spec.num_heads, RANK=spec.rank, BLOCK_R=dims, BLOCK_S=all_splits,
             HAS_DECODES=tile.num_queries == 1, HAS_CHUNKS=tile.num_queries > 1 or chosen is not None,
             num_warps=4, **dependent_launch(q.device),
         )  # fmt: skip
-
-
-def _scale_arguments(scales: CacheScales | None, dtype: torch.dtype) -> dict[str, Any]:
-    """Keyword arguments of a kernel that writes scales or finds them by their strides; None for no scales."""
-    if scales is None:
-        return {"scales": None, "scale_block": None, "scale_token": None, "ARE_GIVEN": False, "LARGEST": 0.0}
-    block, token = scales.values.stride()
-    largest = LARGEST_VALUES[dtype]
-    return {
-        "scales": scales.values,
-        "scale_block": block,
-        "scale_token": token,
-        "ARE_GIVEN": scales.are_given,
-        "LARGEST": largest,
-    }
-
-
-@triton.jit
-def _store_kernel(
-    latent,
-    cache,
-    slot_mapping,
-    latent_stride,
-    block_stride,
-    token_stride,
-    scales,
-    scale_block,
-    scale_token,
-    SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    ARE_GIVEN: tl.constexpr,
-    LARGEST: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """A program stores one token's vector."""
-    token = tl.program_id(0).to(tl.int64)
-    place = tl.load(slot_mapping + token).to(tl.int64)
-    columns = tl.arange(0, BLOCK)
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
-    if scales is None:
-        values = tl.load(latent + token * latent_stride + columns, columns < SIZE)
-    else:
-        values = tl.load(latent + token * latent_stride + columns, columns < SIZE, other=0.0)
-        scales += place // BLOCK_SIZE * scale_block + place % BLOCK_SIZE * scale_token
-        if ARE_GIVEN:
-            scale = tl.load(scales, place >= 0, other=1.0)
-        else:
-            wide = values.to(tl.float32)
-            scale = scale_of(tl.max(tl.abs(wide), 0), tl.sum(wide * 0.0, 0), LARGEST)
-            tl.store(scales, scale, place >= 0)
-        values = round_values(values, scale, LARGEST, cache.dtype.element_ty)
-    target = cache + place // BLOCK_SIZE * block_stride + place % BLOCK_SIZE * token_stride
-    tl.store(target + columns, values, (columns < SIZE) & (place >= 0))
 
 
 @triton.jit(do_not_specialize=["table_width"])
@@ -254,11 +183,10 @@ def _latent_kernel(
         num_tiles = tl.load(counts + 2)
     elif QUERIES == 1:
         num_tiles = num_decode
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        if QUERIES == 1:
-            tl.extra.cuda.gdc_launch_dependents()
+    # Programs with nothing to do wait, too: in a step without such rows there are no others.
     if tile >= num_tiles:
+        if PDL:
+            tl.extra.cuda.gdc_wait()
         return
     if CHOSEN:
         row = find_row(tile, starts, num_decode, num_rows)
@@ -272,6 +200,8 @@ def _latent_kernel(
             num_tiles - 1 - tile, starts, num_decode, skipped, num_rows, QUERIES
         )
         if first_query >= length:
+            if PDL:
+                tl.extra.cuda.gdc_wait()
             return
     seq_len = tl.load(seq_lens + row)
     table = tables + tl.load(slots + row).to(tl.int64) * table_stride
@@ -281,10 +211,6 @@ def _latent_kernel(
     is_query = (queries < length) & (heads < NUM_HEADS)
     tokens = (start + queries).to(tl.int64)
     q_positions = seq_len - length + queries
-    dims, rope_dims = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_ROPE)
-    q_at = q + (tokens * q_stride + heads * q_head_stride)[:, None]
-    q_main = tl.load(q_at + dims, is_query[:, None] & (dims < RANK), other=0.0)
-    q_rope = tl.load(q_at + RANK + rope_dims, is_query[:, None] & (rope_dims < ROPE), other=0.0)
 
     # A step that runs ahead may reach past the longest sequence; its results are never read.
     end = tl.minimum(seq_len - length + tl.minimum(first_query + QUERIES, length), table_width * BLOCK_SIZE)
@@ -294,10 +220,21 @@ def _latent_kernel(
     tiles_per_split = tl.cdiv(tl.cdiv(end, TOKENS), num_splits)
     first = split * tiles_per_split * TOKENS
     stop = tl.minimum(first + tiles_per_split * TOKENS, end)
+    # Rows and block tables are older than the predecessor; chosen tokens may be its own.
+    if PDL and CHOSEN:
+        tl.extra.cuda.gdc_wait()
+    blocks, next_positions = _find(first, stop, table, table_width, chosen, BLOCK_SIZE, TOKENS)
+    if PDL and not CHOSEN:
+        tl.extra.cuda.gdc_wait()
+    if PDL and QUERIES == 1:
+        tl.extra.cuda.gdc_launch_dependents()
+    dims, rope_dims = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_ROPE)
+    q_at = q + (tokens * q_stride + heads * q_head_stride)[:, None]
+    q_main = tl.load(q_at + dims, is_query[:, None] & (dims < RANK), other=0.0)
+    q_rope = tl.load(q_at + RANK + rope_dims, is_query[:, None] & (rope_dims < ROPE), other=0.0)
     peak = tl.full((QUERIES * HEADS,), _LOWEST, tl.float32)
     total = tl.zeros((QUERIES * HEADS,), tl.float32)
     acc = tl.zeros((QUERIES * HEADS, BLOCK_R), tl.float32)
-    blocks, next_positions = _find(first, stop, table, table_width, chosen, BLOCK_SIZE, TOKENS)
     for tile_start in range(first, stop, TOKENS):
         positions = tile_start + tl.arange(0, TOKENS)
         is_token = positions < stop
@@ -382,12 +319,11 @@ def _merge_kernel(
     RANK: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_S: tl.constexpr,
-    AT_ONCE: tl.constexpr,
     HAS_DECODES: tl.constexpr,
     HAS_CHUNKS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """A program merges the parts of one token and head; grid (tokens, heads)."""
+    """A program merges the parts of a slice of one token's head; grid (tokens, heads, slices)."""
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     num_decode, num_tokens = tl.load(counts + 1), tl.load(counts + 2)
     if PDL:
@@ -395,23 +331,20 @@ def _merge_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     is_own = HAS_DECODES if token < num_decode else HAS_CHUNKS
     if is_own & (token < num_tokens):
-        place = token * num_splits * NUM_HEADS + head
-        dims, all_splits = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_S)
-        all_sums = tl.load(logsums + place + all_splits * NUM_HEADS, all_splits < num_splits, other=float("-inf"))
-        peak = tl.max(all_sums, 0)
+        splits = tl.arange(0, BLOCK_S)
+        dims = tl.program_id(2) * BLOCK_R + tl.arange(0, BLOCK_R)
+        places = token * num_splits * NUM_HEADS + head + splits * NUM_HEADS
+        sums = tl.load(logsums + places, splits < num_splits, other=float("-inf"))
+        peak = tl.max(sums, 0)
         if sinks is not None:
             logit = tl.load(sinks + head) * _LOG2E
             peak = tl.maximum(peak, logit)
-        total = tl.sum(tl.exp2(all_sums - peak), 0)
+        weights = tl.exp2(sums - peak)
+        total = tl.sum(weights, 0)
         if sinks is not None:
             total += tl.exp2(logit - peak)
-        acc = tl.zeros((BLOCK_R,), tl.float32)
-        for first in range(0, num_splits, AT_ONCE):
-            splits = first + tl.arange(0, AT_ONCE)
-            at = place + splits * NUM_HEADS
-            weights = tl.exp2(tl.load(logsums + at, splits < num_splits, other=float("-inf")) - peak)
-            mask = (weights > 0.0)[:, None] & (dims < RANK)
-            values = tl.load(partials + at[:, None] * RANK + dims, mask, other=0.0)
-            acc += tl.sum(values * weights[:, None], 0)
+        mask = (weights > 0.0)[:, None] & (dims < RANK)
+        values = tl.load(partials + places[:, None] * RANK + dims, mask, other=0.0)
+        merged = tl.sum(values * weights[:, None], 0) / total
         out_at = out + (token * NUM_HEADS + head) * RANK + dims
-        tl.store(out_at, (acc / total).to(out.dtype.element_ty), dims < RANK)
+        tl.store(out_at, merged.to(out.dtype.element_ty), dims < RANK)

@@ -8,8 +8,9 @@ import torch
 from octavo.kernels import basic, experts, grouped, packed_experts, routing, scaled, state_space
 from octavo.kernels.attention import attention_backend
 from octavo.kernels.dispatch import Operation
+from octavo.kernels.head_linear import head_linear
 from octavo.kernels.indexer import choose_tokens
-from octavo.kernels.latent_attention import latent_attention, store_latent
+from octavo.kernels.latent_attention import finish_latent, latent_attention, latent_inputs, store_latent
 from octavo.kernels.linear import LinearOp, linear
 from octavo.kernels.step import StepKernels, step_kernels
 from octavo.kernels.triton import compile  # noqa: F401
@@ -19,11 +20,15 @@ MODULES: dict[str, tuple[Operation, ...]] = {
     "experts": (experts.make_experts,),
     "gather": (basic.gather_rows,),
     "grouped": (grouped.grouped_linear,),
+    "head_linear": (head_linear,),
     "indexer": (choose_tokens,),
-    "latent_attention": (store_latent, latent_attention),
+    "latent_attention": (latent_attention,),
+    "latent_inputs": (latent_inputs,),
+    "latent_store": (store_latent, finish_latent),
     "mask": (basic.mask_logits,),
     "norm": (basic.rms_norm, basic.add_rms_norm, basic.layer_norm, basic.add_layer_norm),
     "packed_experts": (packed_experts.make_packed_experts,),
+    "rotate": (basic.rotate_heads,),
     "rotary": (basic.qk_rope_store,),
     "routing": (routing.make_logits, routing.make_router, routing.choose_experts),
     "scaled": (scaled.quantize_rows, scaled.float8_linear, scaled.int8_linear),

@@ -10,7 +10,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 from mixer_cases import Lengths, latent_case
 
 from octavo.kernels.triton import latent_attention as triton_latent
-from octavo.kernels.triton.latent_attention import latent_attention, store_latent
+from octavo.kernels.triton.latent_attention import latent_attention
+from octavo.kernels.triton.latent_store import store_latent
 
 STEPS: list[Lengths] = [
     [(1, 1)],

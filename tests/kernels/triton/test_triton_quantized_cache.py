@@ -21,6 +21,7 @@ from octavo.kernels import (
 )
 from octavo.kernels.cache_scales import round_vectors, vector_scales
 from octavo.kernels.triton import latent_attention as triton_latent
+from octavo.kernels.triton import latent_store as triton_store
 from octavo.kernels.triton.attention import TritonAttention
 
 HEADS, KV_HEADS, SIZE, BLOCK = 4, 2, 16, 8
@@ -194,7 +195,7 @@ def test_latent_steps_equal_the_twin(name: str, stored: torch.dtype, are_given: 
     q = torch.randn(len(case.qkv), HEADS, SIZE, generator=random).to(device)
     spec = LatentSpec(HEADS, 12, 4, 0.3)
     store_latent.reference(latent, twin, case.inputs.slot_mapping, twin_scales)
-    triton_latent.store_latent(latent, cache, case.inputs.slot_mapping, scales)
+    triton_store.store_latent(latent, cache, case.inputs.slot_mapping, scales)
     assert torch.equal(cache.view(torch.uint8), twin.view(torch.uint8))
     wanted = latent_attention.reference(q, twin, case.inputs, spec, twin_scales)
     found = triton_latent.latent_attention(q, cache, case.inputs, spec, scales)
