@@ -234,6 +234,7 @@ def test_blocks_of_other_sizes_are_pytorchs(native: NativeKernels) -> None:
     torch.testing.assert_close(cache, expected.cache, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("window", [1, 5, 16, 100, 257, 1000, -1, -40, -256])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -241,6 +242,7 @@ def test_windows_and_soft_caps(native: NativeKernels, dtype: torch.dtype, window
     check(native, make_step([*MIXED, (1, 600)], dtype, window=window, softcap=softcap))
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize(("ratio", "head_dim"), [(1, 16), (3, 64), (5, 80), (7, 128)])
 @pytest.mark.parametrize("terms", TERMS)
 @pytest.mark.parametrize("dtype", TYPES)
@@ -406,6 +408,7 @@ def run_quantized(native: NativeKernels, step: Step) -> tuple[Result, torch.Tens
     return Result(output, qkv.view(step.sizes), torch.stack((as_they_are(wide[0]), wide[1]))), values
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("are_given", [False, True], ids=["own scales", "given scales"])
 @pytest.mark.parametrize("stored", STORED)
 @pytest.mark.parametrize("dtype", TYPES)

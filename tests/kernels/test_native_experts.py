@@ -157,6 +157,7 @@ def pack(native: NativeKernels, name: str, seed: int, num_outputs: int, num_inpu
     return BlockMatrices(torch.stack(experts), name, num_inputs)
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", FORMATS)
 def test_blocks(native: NativeKernels, name: str, dtype: torch.dtype) -> None:

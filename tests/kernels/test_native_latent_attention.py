@@ -48,6 +48,7 @@ def check(latent: SimpleNamespace, case: LatentCase) -> None:
     assert not output[len(case.expected) :].any()
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize("num_padding", [0, 3])
 @pytest.mark.parametrize("lengths", [[(1, 1)], [(5, 5)], [(1, 9), (1, 1), (1, 40)], MIXED])
 @pytest.mark.parametrize("dtype", TYPES)
@@ -81,6 +82,7 @@ def test_numbers_of_keys(latent: SimpleNamespace) -> None:
     check(latent, make([(min(total, 3), total) for total in totals]))
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize("num_chosen", [None, 1, 7, 300])
 @pytest.mark.parametrize("has_sinks", [False, True])
 @pytest.mark.parametrize("num_heads", [3, 67])
@@ -168,6 +170,7 @@ def test_a_replay_follows_the_steps_rows(latent: SimpleNamespace) -> None:
         assert torch.equal(output, latent.latent_attention(case.q, case.cache, case.inputs, case.spec))
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("are_given", [False, True], ids=["own scales", "given scales"])
 @pytest.mark.parametrize("stored", list(CACHE_NUMBERS))
 @pytest.mark.parametrize("dtype", TYPES)

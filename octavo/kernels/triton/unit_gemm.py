@@ -105,12 +105,12 @@ def choose_tile(num_rows: int, num_channels: int, num_sms: int) -> UnitTile:
 
 def choose_up_tile(weight: PackedMatrices) -> UnitTile:
     """The tile of experts' first GEMM; tuned on an H100."""
-    return UnitTile(16, 4 if weight.is_float4 else 2, 4)
+    return UnitTile(32, 2, 2) if weight.is_float4 else UnitTile(32, 4, 4)
 
 
 def choose_down_tile(num_chosen: int) -> UnitTile:
     """The tile of the GEMM that sums a token's experts; tuned on an H100."""
-    return UnitTile(16, 6, max(8, triton.next_power_of_2(num_chosen)))
+    return UnitTile(16, 2, max(8, triton.next_power_of_2(num_chosen)))
 
 
 def unit_linear(
@@ -146,7 +146,8 @@ def unit_experts(
 ) -> torch.Tensor:
     """The weighted sum of each token's experts; see :data:`octavo.kernels.experts.ExpertsOp`.
 
-    The first launch computes each pair's activation, times its share, and the second one sums a token's experts.
+    The first launch computes each pair's activation, times its share, and the second one sums a token's experts. What
+    lies between them is in an order of its own.
 
     Args:
         weights: as :func:`reads_experts` takes them.

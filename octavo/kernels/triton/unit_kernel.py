@@ -209,6 +209,8 @@ def unit_kernel(
     FACTORS: gl.constexpr = 2 if GATED else 1
     CHANNELS: gl.constexpr = BLOCK_N // FACTORS
     TILES: gl.constexpr = BLOCK_N // ROUND_ROWS
+    # Of experts' codes a pair are inputs eight apart; their inner values are written in that order.
+    PAIRS_NEIGHBOURS: gl.constexpr = not HAS_CHOICE or not GATED
     weight: gl.constexpr = (FORM, UNITS, GROUP, GROUP_STRIDE, SUMMED, zeros is not None)
     mma: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
     layout: gl.constexpr = unit_layout(WARPS, ROUND_ROWS, UNIT_WORDS)
@@ -280,14 +282,14 @@ def unit_kernel(
     totals = ()
     for _ in gl.static_range(TILES):
         totals = totals + (gl.zeros([WARPS, ROUND_ROWS, COLUMNS], gl.float32, mma),)  # type: ignore[assignment]
-    values = _load_inputs(x_spots, x_unit, 0, weight, not HAS_CHOICE, mma)
+    values = _load_inputs(x_spots, x_unit, 0, weight, PAIRS_NEIGHBOURS, mma)
     # Whole turns of the ring that request as much as they multiply; the rest is unrolled.
     TURNS: gl.constexpr = ROUNDS // EARLY - 1
     for turn in range(TURNS):
         start = turn * EARLY
         later = ()
         for j in gl.static_range(EARLY):
-            following = _load_inputs(x_spots, x_unit, start + j + 1, weight, not HAS_CHOICE, mma)
+            following = _load_inputs(x_spots, x_unit, start + j + 1, weight, PAIRS_NEIGHBOURS, mma)
             later = later + (_request(spots, units, start + EARLY + j, weight),)  # type: ignore[assignment]
             totals = _multiply(totals, ring[j], values, FORM, mma)
             values = following
@@ -296,7 +298,7 @@ def unit_kernel(
     for j in gl.static_range(ROUNDS - DONE):
         following = values
         if DONE + j + 1 < ROUNDS:
-            following = _load_inputs(x_spots, x_unit, DONE + j + 1, weight, not HAS_CHOICE, mma)
+            following = _load_inputs(x_spots, x_unit, DONE + j + 1, weight, PAIRS_NEIGHBOURS, mma)
         if DONE + j + EARLY < ROUNDS:
             ring = ring + (_request(spots, units, DONE + j + EARLY, weight),)  # type: ignore[assignment]
         totals = _multiply(totals, ring[j], values, FORM, mma)
@@ -342,5 +344,9 @@ def unit_kernel(
                     if WEIGHS:
                         share = gl.load(shares + number)
                 result += gl.load(bias + own, is_channel, other=0.0).to(gl.float32) * share
-        spots = out + ((first_row + column).to(gl.int64) * num_outputs + channel)
+        # Of an expert's inner values, those eight apart become neighbours, as its second GEMM pairs them.
+        place = channel
+        if HAS_CHOICE and GATED:
+            place = channel ^ ((channel ^ channel >> 3) & 1) * 9
+        spots = out + ((first_row + column).to(gl.int64) * num_outputs + place)
         gl.store(spots, result.to(out.dtype.element_ty), (first_row + column <= last_row) & is_channel)

@@ -7,7 +7,7 @@ Four units of 16 rows are a warp's *round*.
 A word of a unit has eight codes. In the low halves of its even bytes and of its odd ones, and in their high halves, lie
 two each that come out of a mask as one register, a pair. Two orders of bytes are in use: of a dense weight, a pair are
 neighbours (:func:`octavo.kernels.grouped.byte_order`); of experts, it is the even and the odd bytes that are
-(:func:`octavo.kernels.packed_experts.pack_units`), and inputs are paired to match.
+(:func:`octavo.kernels.packed_experts.pack_units`), so that a pair are inputs eight apart.
 """
 
 import triton
@@ -54,7 +54,7 @@ def to_inputs(values, PAIRS_NEIGHBOURS: gl.constexpr, layout: gl.constexpr):
     """Inputs ``[warps, columns, 4, 32]`` as the second operand, ``[warps, 128, columns]``.
 
     Args:
-        PAIRS_NEIGHBOURS: whether a pair are neighbours; otherwise inputs eight apart.
+        PAIRS_NEIGHBOURS: whether a pair are neighbours in ``values``; otherwise they are eight apart.
     """
     warps: gl.constexpr = values.shape[0]
     columns: gl.constexpr = values.shape[1]

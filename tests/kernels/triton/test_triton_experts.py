@@ -189,6 +189,7 @@ def test_choice(device: torch.device, routing: Routing, num_tokens: int) -> None
     torch.testing.assert_close(weights, expected_weights)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "routing",
     [Routing(20, 3, renormalises=True), Routing(24, 4, "sigmoid", True, 2.5, True, 4, 2, 2), Routing(20, 2, "uniform")],

@@ -21,6 +21,7 @@ STEPS: list[Lengths] = [
 ]
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("num_splits", [1, 3])
 @pytest.mark.parametrize("num_heads", [3, 20])
 @pytest.mark.parametrize("lengths", STEPS)
@@ -36,6 +37,7 @@ def test_a_step_attends_to_its_sequences(
     torch.testing.assert_close(output, case.expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("num_splits", [1, 3])
 @pytest.mark.parametrize("num_chosen", [None, 1, 40])
 @pytest.mark.parametrize("has_sinks", [False, True])
