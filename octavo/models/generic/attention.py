@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from octavo.kernels import NO_TERMS, AttentionSpec, HeadTerms, RopeTables
+from octavo.kernels import NO_TERMS, AttentionSpec, HeadNorms, HeadTerms, RopeTables, rms_norm
 from octavo.layers.attention import Attention
 from octavo.layers.build import Build
 from octavo.layers.context import StepContext
+from octavo.layers.norm import RMSNorm
 from octavo.models.generic.behaviour import has_equal_halves, signed_sine
 from octavo.models.generic.division import Division
 from octavo.models.generic.rebind import original, rebind
@@ -37,7 +38,7 @@ class AttentionCalls(nn.Module):
         super().__init__()
         self._dtype = torch.get_default_dtype()
         self.layers = nn.ModuleList(_CalledAttention(call, build.at(call.name), division) for call in calls)
-        self._ordered = list(self.layers)
+        self._ordered = [layer for layer in self.layers if isinstance(layer, _CalledAttention)]
         self._callers: dict[str, bool] = {}
         for call in calls:
             self._callers[call.module] = self._callers.get(call.module, True) and call.rotary_dim > 0
@@ -48,6 +49,7 @@ class AttentionCalls(nn.Module):
         # Of the next call; of calls whose queries and keys come rotated, the smallest that turns nothing.
         self._rope: RopeTables | None = None
         self._still: RopeTables | None = None
+        self._are_normed = False  # those of the next call
         self._tables: list[tuple[torch.Tensor, RopeTables]] = []
 
     def attach(self, base: nn.Module) -> None:
@@ -57,6 +59,11 @@ class AttentionCalls(nn.Module):
             object.__setattr__(module, _CALLS, self)  # not a submodule
             if rotates:
                 rebind(module, ROTARY, partial(self._take_tables, original(module, ROTARY)))
+
+    def take_head_norms(self, base: nn.Module) -> None:
+        """Leave the norms of each head's query and key to the attention that reads them."""
+        for layer in self._ordered:
+            layer.take_head_norms(base)
 
     def begin(self, positions: torch.Tensor, step: StepContext) -> None:
         """Start a step with tokens at ``positions``, ``[T]``."""
@@ -76,7 +83,8 @@ class AttentionCalls(nn.Module):
             if self._has_equal_halves is None:  # once, in the first step, which is not captured
                 self._has_equal_halves = has_equal_halves(cos, sin)
             if not self._has_equal_halves:
-                return rotate(q, k, cos, sin)
+                self._are_normed = True
+                return rotate(*self._ordered[self._next].normed_heads(q, k), cos, sin)
             self._rope = cos[0][:, None].to(self._dtype), signed_sine(sin)[0][:, None].to(self._dtype)
             self.note_tables(cos, self._rope)
         return q, k
@@ -92,7 +100,9 @@ class AttentionCalls(nn.Module):
         layer = self._ordered[self._next]
         self._next += 1
         rope, self._rope = self._rope or self._resting(), None
-        attended: torch.Tensor = layer(query, key, value, sinks, rope, self._step)
+        norms = None if self._are_normed else layer.head_norms
+        self._are_normed = False
+        attended: torch.Tensor = layer(query, key, value, sinks, rope, norms, self._step)
         return attended
 
     def end(self) -> None:
@@ -125,6 +135,35 @@ class _CalledAttention(nn.Module):
         self._value_dim = call.value_dim
         spec = AttentionSpec(num_heads, num_kv_heads, self._head_dim, call.scale, call.softcap)
         self.attention = Attention(build.name, spec, build, call.window)
+        self._norm_paths = call.head_norms
+        self._norms: tuple[RMSNorm, RMSNorm] | None = None
+
+    def take_head_norms(self, base: nn.Module) -> None:
+        """Take over the norms of queries and keys, if the attention can compute them."""
+        if self._norm_paths is None:
+            return
+        first, second = map(base.get_submodule, self._norm_paths)
+        if not isinstance(first, RMSNorm) or not isinstance(second, RMSNorm) or first.eps != second.eps:
+            return
+        if {len(norm.weight) for norm in (first, second)} != {self._head_dim}:
+            return
+        object.__setattr__(self, "_norms", (first, second))
+        for norm in (first, second):
+            vars(norm)["forward"] = _unchanged
+
+    @property
+    def head_norms(self) -> HeadNorms | None:
+        """The norms of each head's query and key."""
+        if self._norms is None:
+            return None
+        return HeadNorms(self._norms[0].weight, self._norms[1].weight, self._norms[0].eps)
+
+    def normed_heads(self, query: torch.Tensor, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Queries and keys, normed if this layer has their norms."""
+        norms = self.head_norms
+        if norms is None:
+            return query, key
+        return rms_norm(query, norms.query, norms.eps), rms_norm(key, norms.key, norms.eps)
 
     def forward(
         self,
@@ -133,12 +172,17 @@ class _CalledAttention(nn.Module):
         value: torch.Tensor,
         sinks: torch.Tensor | None,
         rope: RopeTables,
+        norms: HeadNorms | None,
         step: StepContext,
     ) -> torch.Tensor:
         joined = joined_heads(query, key, value, self._head_dim, rope[0].dtype)
         terms = NO_TERMS if sinks is None else HeadTerms(sinks[self._own].float())
-        attended = self.attention(joined, rope, None, step, terms)
+        attended = self.attention(joined, rope, norms, step, terms)
         return attended.view(1, len(attended), -1, self._head_dim)[..., : self._value_dim]
+
+
+def _unchanged(x: torch.Tensor) -> torch.Tensor:
+    return x
 
 
 def joined_heads(

@@ -1,7 +1,7 @@
 """Recognises what a module of the transformers library computes, by running it on small random values."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
-from octavo.kernels.basic import apply_rope
+from octavo.kernels.basic import ACTIVATIONS, apply_rope
 from octavo.kernels.linear import GATES
 
 _SIZE = 8
@@ -27,40 +27,52 @@ def gate_of_activation(activation: Callable[[torch.Tensor], torch.Tensor]) -> st
     return None
 
 
+def activation_kind(module: nn.Module) -> str | None:
+    """The kernels' name of the activation that a module without parameters computes; None for other modules."""
+    x = _noise(4, _SIZE)
+    for kind, activation in ACTIVATIONS.items():
+        if _agree(lambda: module(x.clone()), activation(x)):
+            return kind
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class GatedLayers:
     """What a gated feed-forward part consists of.
 
     Attributes:
-        layers: gate, up and down projection.
+        inputs: names of its gate and up projection; one name if they are one layer, whose first outputs are gates.
+        output: name of its down projection.
         gate: name of the gated activation in kernels.
     """
 
-    layers: tuple[nn.Linear, nn.Linear, nn.Linear]
+    inputs: tuple[str, ...]
+    output: str
     gate: str
 
 
 def gated_layers(module: nn.Module) -> GatedLayers | None:
-    """The parts of a module that computes ``down_proj(act(gate_proj(x)) · up_proj(x))``; None for other modules."""
+    """The parts of a module that computes ``down(act(gate(x)) · up(x))``; None for other modules."""
     found = {name: child for name, child in module.named_children() if type(child) is nn.Linear}
-    if set(found) != {"gate_proj", "up_proj", "down_proj"} or dict(module.named_parameters(recurse=False)):
+    *inputs, output = _gated_names(found)
+    if not inputs or dict(module.named_parameters(recurse=False)):
         return None
-    layers = found["gate_proj"], found["up_proj"], found["down_proj"]
-    if (layers[0].bias is None) != (layers[1].bias is None):
-        return None
+    rows = 2 * _SIZE // len(inputs)
+    sizes = {**dict.fromkeys(inputs, (rows, _SIZE)), output: (_SIZE, _SIZE)}
     weights = {
-        name: _noise(*([_SIZE] * parameter.dim()), seed=seed)
-        for seed, (name, parameter) in enumerate(module.named_parameters())
+        f"{layer}.{name}": _noise(*sizes[layer][: parameter.dim()], seed=seed + 100 * place)
+        for place, layer in enumerate(sizes)
+        for seed, (name, parameter) in enumerate(found[layer].named_parameters())
     }
     x = _noise(1, 3, _SIZE, seed=99)
 
     def project(name: str, values: torch.Tensor) -> torch.Tensor:
         return F.linear(values, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
 
-    gate_up = torch.cat((project("gate_proj", x), project("up_proj", x)), -1)
+    projected = torch.cat([project(name, x) for name in inputs], -1)
     for name, gate in GATES.items():
-        if _agree(lambda: functional_call(module, weights, (x,)), project("down_proj", gate(gate_up))):
-            return GatedLayers(layers, name)
+        if _agree(lambda: functional_call(module, weights, (x,)), project(output, gate(projected))):
+            return GatedLayers(tuple(inputs), output, name)
     return None
 
 
@@ -90,6 +102,26 @@ def signed_sine(sin: torch.Tensor) -> torch.Tensor:
     """Sines ``[..., R]`` with the first half negated, as ``apply_rope`` takes them."""
     first, second = sin.chunk(2, -1)
     return torch.cat((-first, second), -1)
+
+
+def _gated_names(layers: Mapping[str, nn.Linear]) -> tuple[str, ...]:
+    """Names of what may be gate, up and down projection, or both in one and down projection; an empty one for none."""
+    if set(layers) == {"gate_proj", "up_proj", "down_proj"}:
+        has_one_form = (layers["gate_proj"].bias is None) == (layers["up_proj"].bias is None)
+        return ("gate_proj", "up_proj", "down_proj") if has_one_form else ("",)
+    if len(layers) == 2:
+        first, second = layers.values()
+        return tuple(layers) if first.out_features == 2 * second.in_features else ("",)
+    return ("",)
+
+
+def is_layer_norm(module: nn.Module, eps: float) -> bool:
+    """Whether a module computes a layer norm with its weight, and with its bias if it has one."""
+    weights = {name: _noise(*value.shape, seed=seed) for seed, (name, value) in enumerate(module.named_parameters())}
+    size = len(weights["weight"])
+    x = _noise(3, size, seed=99)
+    expected = F.layer_norm(x, (size,), weights["weight"], weights.get("bias"), eps)
+    return _agree(lambda: functional_call(module, weights, (x,)), expected)
 
 
 def rms_norm_offset(module: nn.Module, eps: float) -> int | None:

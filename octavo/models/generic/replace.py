@@ -1,21 +1,31 @@
 """Puts Octavo's layers in the place of the library's where they compute the same."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import nn
 
 from octavo.layers.build import Build, Split
 from octavo.layers.embedding import Embedding
-from octavo.layers.norm import RMSNorm, UnitOffsetRMSNorm
-from octavo.models.generic.behaviour import embedding_scale, gated_layers, rms_norm_offset
+from octavo.layers.norm import LayerNorm, Norm, RMSNorm, UnitOffsetRMSNorm
+from octavo.models.generic.behaviour import (
+    activation_kind,
+    embedding_scale,
+    gated_layers,
+    is_layer_norm,
+    rms_norm_offset,
+)
 from octavo.models.generic.division import Division
 from octavo.models.generic.experts import TokenExperts, gate_of_experts
-from octavo.models.generic.linears import SharedGemm, SharedLinear, TokenLinear, TokenMLP
+from octavo.models.generic.linears import SharedGemm, SharedLinear, TokenActivation, TokenLinear, TokenMLP
+from octavo.models.generic.residual import join_additions
+from octavo.models.generic.trace import Trace
 from octavo.parallel import TensorParallel
 from octavo.quantization.scheme import LinearScheme
 
 _EPSILONS = ("variance_epsilon", "eps", "norm_eps")
+_NormKey = tuple[type, float, int, int]
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
@@ -53,35 +63,37 @@ def replace_module(root: nn.Module, old: nn.Module, new: nn.Module) -> None:
                 setattr(parent, name, new)
 
 
-def replace_layers(base: nn.Module, build: Build, shared_inputs: Sequence[tuple[str, ...]], division: Division) -> None:
-    """Replace feed-forward parts, experts, norms and linear layers.
+def replace_layers(base: nn.Module, build: Build, traced: Trace, division: Division) -> None:
+    """Replace feed-forward parts, experts, activations, norms and linear layers.
 
     Args:
         build: of ``base``.
-        shared_inputs: see :class:`octavo.models.generic.trace.Trace`.
     """
     for path, module in list(base.named_modules()):
         found = gated_layers(module)
         if found is not None:
-            splits = [division.split(f"{path}.{name}") for name in ("gate_proj", "up_proj", "down_proj")]
+            splits = [division.split(f"{path}.{name}") for name in (*found.inputs, found.output)]
             is_divided = splits == ["column", "column", "row"]
-            _put(base, path, TokenMLP(found.layers, found.gate, build.at(path), is_divided=is_divided))
-    norms: dict[tuple[type, float, int], int | None] = {}
+            _put(base, path, TokenMLP(module, found, build.at(path), is_divided=is_divided))
+    norms: dict[_NormKey, Callable[[], Norm] | None] = {}
     for path, module in list(base.named_modules()):
         norm = _norm(module, norms)
         if norm is not None:
             _put(base, path, norm)
+    for path in traced.last_readers:
+        _replace_activation(base, path)
     for path, module in list(base.named_modules()):
         gate = gate_of_experts(module)
         if gate is not None:
             _put(base, path, TokenExperts(module, path.rpartition(".")[2], gate, division.tensor_parallel))
-    for paths in shared_inputs:
+    for paths in traced.shared_inputs:
         _merge(base, build, paths, division)
     for path, module in list(base.named_modules()):
         if type(module) is nn.Linear:
             parent, _, name = path.rpartition(".")
             split, head_size = division.split(path), division.head_size(path, module.out_features)
             _put(base, path, TokenLinear(module, build.at(parent) if parent else build, name, split, head_size))
+    join_additions(base, traced.joined_norms)
 
 
 def _put(base: nn.Module, path: str, new: nn.Module) -> None:
@@ -89,21 +101,36 @@ def _put(base: nn.Module, path: str, new: nn.Module) -> None:
     setattr(base.get_submodule(parent), name, new)
 
 
-def _norm(module: nn.Module, known: dict[tuple[type, float, int], int | None]) -> RMSNorm | None:
-    """Octavo's norm for a module that computes a root-mean-square norm with a weight; None for others."""
-    if [name for name, _ in module.named_parameters()] != ["weight"] or "Norm" not in type(module).__name__:
+def _norm(module: nn.Module, known: dict[_NormKey, Callable[[], Norm] | None]) -> Norm | None:
+    """Octavo's norm for a root-mean-square norm or a layer norm with a weight; None for other modules."""
+    names = [name for name, _ in module.named_parameters()]
+    if names not in (["weight"], ["weight", "bias"]) or "Norm" not in type(module).__name__:
         return None
     weight = module.get_parameter("weight")
     epsilon = next(_numbers(module, _EPSILONS), None)
     if weight.dim() != 1 or epsilon is None:
         return None
-    key = type(module), epsilon, len(weight)
+    key = type(module), epsilon, len(weight), len(names)
     if key not in known:
-        known[key] = rms_norm_offset(module, epsilon)
-    offset = known[key]
-    if offset is None:
-        return None
-    return (UnitOffsetRMSNorm if offset else RMSNorm)(len(weight), epsilon)
+        known[key] = _norm_like(module, epsilon, len(weight), has_bias=len(names) == 2)
+    make = known[key]
+    return None if make is None else make()
+
+
+def _norm_like(module: nn.Module, epsilon: float, size: int, *, has_bias: bool) -> Callable[[], Norm] | None:
+    offset = None if has_bias else rms_norm_offset(module, epsilon)
+    if offset is not None:
+        return partial(UnitOffsetRMSNorm if offset else RMSNorm, size, epsilon)
+    return partial(LayerNorm, size, epsilon, has_bias=has_bias) if is_layer_norm(module, epsilon) else None
+
+
+def _replace_activation(base: nn.Module, path: str) -> None:
+    module = dict(base.named_modules()).get(path)
+    if module is None or list(module.children()) or list(module.parameters()):
+        return
+    kind = activation_kind(module)
+    if kind is not None:
+        _put(base, path, TokenActivation(kind))
 
 
 def _numbers(module: nn.Module, names: Sequence[str]) -> Iterator[float]:
