@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 
-from octavo.kernels.basic import ACTIVATIONS, apply_rope
+from octavo.kernels.basic import ACTIVATIONS, apply_rope, as_halves
 from octavo.kernels.linear import GATES
 
 _SIZE = 8
@@ -76,32 +76,74 @@ def gated_layers(module: nn.Module) -> GatedLayers | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """How a function rotates heads.
+
+    Attributes:
+        rotary_dim: how many numbers of a head it rotates, the first ones.
+        is_interleaved: whether it rotates pairs ``(2i, 2i + 1)``; otherwise ``(i, i + rotary_dim / 2)``, as kernels do.
+        has_interleaved_tables: whether both cosines of a pair, and sines, are neighbours in its tables; otherwise they
+            are half a row apart, as in kernels.
+    """
+
+    rotary_dim: int
+    is_interleaved: bool = False
+    has_interleaved_tables: bool = False
+
+
 @functools.lru_cache(maxsize=64)
-def rotates_halves(function: Callable[..., Any], head_dim: int, rotary_dim: int) -> bool:
-    """Whether a function rotates heads' first ``rotary_dim`` numbers as the kernels do (``apply_rope``).
+def rotation_of(function: Callable[..., Any], head_dim: int, rotary_dim: int) -> Rotation | None:
+    """How a function rotates heads' first ``rotary_dim`` numbers; None for one that does something else.
 
     Args:
         function: takes queries and keys, ``[1, H, T, D]``, cosines and sines, ``[1, T, R]``.
     """
     if rotary_dim % 2:
+        return None
+    kinds = (
+        Rotation(rotary_dim),
+        Rotation(rotary_dim, is_interleaved=True),
+        Rotation(rotary_dim, is_interleaved=True, has_interleaved_tables=True),
+    )
+    return next((kind for kind in kinds if _rotates_so(function, head_dim, kind)), None)
+
+
+def _rotates_so(function: Callable[..., Any], head_dim: int, kind: Rotation) -> bool:
+    heads, size = _noise(2, 3, 5, head_dim), kind.rotary_dim
+    angles = [_noise(1, 5, size // 2, seed=seed) for seed in (1, 2)]
+    halves, pairs = [x.repeat(1, 1, 2) for x in angles], [x.repeat_interleave(2, -1) for x in angles]
+    cos, sin = kernel_tables(*halves, is_interleaved=False)
+    rows = reordered(heads, size, as_halves) if kind.is_interleaved else heads
+    rotated = torch.stack([apply_rope.reference(row, cos, sin) for row in rows.transpose(1, 2)]).transpose(1, 2)
+    expected = reordered(rotated, size, as_pairs) if kind.is_interleaved else rotated
+    tables = pairs if kind.has_interleaved_tables else halves
+    return _agree(lambda: torch.cat(function(heads[:1], heads[1:], *tables)), expected)
+
+
+def as_pairs(x: torch.Tensor) -> torch.Tensor:
+    """The opposite of :func:`octavo.kernels.basic.as_halves`."""
+    return x.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
+
+
+def reordered(x: torch.Tensor, rotary_dim: int, order: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Heads ``[..., D]`` whose first numbers are in another order."""
+    return torch.cat((order(x[..., :rotary_dim]), x[..., rotary_dim:]), -1)
+
+
+def are_interleaved(*tables: torch.Tensor) -> bool | None:
+    """Whether the two numbers of a pair's angle are neighbours; None if they are neither that nor half a row apart."""
+    if all(torch.equal(*table.chunk(2, -1)) for table in tables):
         return False
-    heads = _noise(2, 3, 5, head_dim)
-    cos, sin = (_noise(1, 5, rotary_dim // 2, seed=seed).repeat(1, 1, 2) for seed in (1, 2))
-    rows = heads.transpose(1, 2)
-    table = cos[0][:, None], signed_sine(sin)[0][:, None]
-    expected = torch.stack([apply_rope.reference(row, *table) for row in rows]).transpose(1, 2)
-    return _agree(lambda: torch.cat(function(heads[:1], heads[1:], cos, sin)), expected)
+    return True if all(torch.equal(table[..., ::2], table[..., 1::2]) for table in tables) else None
 
 
-def has_equal_halves(*tables: torch.Tensor) -> bool:
-    """Whether both numbers of each pair are rotated by the same angle."""
-    return all(torch.equal(*table.chunk(2, -1)) for table in tables)
-
-
-def signed_sine(sin: torch.Tensor) -> torch.Tensor:
-    """Sines ``[..., R]`` with the first half negated, as ``apply_rope`` takes them."""
+def kernel_tables(cos: torch.Tensor, sin: torch.Tensor, *, is_interleaved: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines as ``apply_rope`` takes them, ``[1, P, R] → [P, 1, R]``: the first half of sines is negated."""
+    if is_interleaved:
+        cos, sin = as_halves(cos), as_halves(sin)
     first, second = sin.chunk(2, -1)
-    return torch.cat((-first, second), -1)
+    return cos[0][:, None], torch.cat((-first, second), -1)[0][:, None]
 
 
 def _gated_names(layers: Mapping[str, nn.Linear]) -> tuple[str, ...]:

@@ -113,18 +113,21 @@ class Flow(TorchDispatchMode):
         return frozenset(path for path, last in is_last.items() if last)
 
     def leaf_behind(self, tensor: torch.Tensor) -> str | None:
-        """The leaf whose result a tensor has, in rows of the same length, if it runs once and nothing else reads it."""
+        """The leaf whose whole result a tensor has, if it runs once and nothing else reads it."""
         memory = _memory(tensor)
         found = [call for call in self.calls if _memory(call.output) == memory]
         count = Counter(call.path for call in self.calls)
         if len(found) != 1 or count[found[0].path] != 1 or memory in self._last_reads:
             return None
-        has_its_rows = found[0].output.shape[-1] == tensor.shape[-1] and found[0].output.numel() == tensor.numel()
-        return found[0].path if has_its_rows else None
+        return found[0].path if found[0].output.numel() == tensor.numel() else None
+
+    def is_linear(self, path: str) -> bool:
+        """Whether a leaf is a linear layer."""
+        return type(self._leaves[path]) is nn.Linear
 
     def shared_inputs(self) -> list[tuple[str, ...]]:
         """Linear layers of one module that read the same tensor, in order, without those that run several times."""
-        calls = [call for call in self.calls if type(self._leaves[call.path]) is nn.Linear]
+        calls = [call for call in self.calls if self.is_linear(call.path)]
         count = Counter(call.path for call in calls)
         groups: dict[tuple[str, int], list[str]] = {}
         for call in calls:

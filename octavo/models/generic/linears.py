@@ -20,14 +20,22 @@ class TokenLinear(nn.Module):
         build: of the module around it.
         name: its own attribute name.
         split, head_size: what several devices divide; see :meth:`Build.linear`.
+        section: of its outputs; None if they need no description.
     """
 
-    def __init__(self, layer: nn.Linear, build: Build, name: str, split: Split | None, head_size: int) -> None:
+    def __init__(
+        self,
+        layer: nn.Linear,
+        build: Build,
+        name: str,
+        split: Split | None,
+        head_size: int,
+        section: Section | None = None,
+    ) -> None:
         super().__init__()
+        parts = layer.out_features if section is None else [section]
         has_bias = layer.bias is not None
-        linear = build.linear(
-            name, layer.in_features, layer.out_features, bias=has_bias, split=split, head_size=head_size
-        )
+        linear = build.linear(name, layer.in_features, parts, bias=has_bias, split=split, head_size=head_size)
         assert isinstance(linear, Linear), "one layer of the checkpoint"
         linear.is_member = True
         self.linear = linear

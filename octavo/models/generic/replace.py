@@ -1,6 +1,6 @@
 """Puts Octavo's layers in the place of the library's where they compute the same."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -21,7 +21,7 @@ from octavo.models.generic.experts import TokenExperts, gate_of_experts
 from octavo.models.generic.linears import SharedGemm, SharedLinear, TokenActivation, TokenLinear, TokenMLP
 from octavo.models.generic.residual import join_additions
 from octavo.models.generic.trace import Trace
-from octavo.parallel import TensorParallel
+from octavo.parallel import Section, TensorParallel
 from octavo.quantization.scheme import LinearScheme
 
 _EPSILONS = ("variance_epsilon", "eps", "norm_eps")
@@ -86,13 +86,15 @@ def replace_layers(base: nn.Module, build: Build, traced: Trace, division: Divis
         gate = gate_of_experts(module)
         if gate is not None:
             _put(base, path, TokenExperts(module, path.rpartition(".")[2], gate, division.tensor_parallel))
+    sections = _interleaved_sections(traced)
     for paths in traced.shared_inputs:
-        _merge(base, build, paths, division)
+        _merge(base, build, paths, division, sections)
     for path, module in list(base.named_modules()):
         if type(module) is nn.Linear:
             parent, _, name = path.rpartition(".")
             split, head_size = division.split(path), division.head_size(path, module.out_features)
-            _put(base, path, TokenLinear(module, build.at(parent) if parent else build, name, split, head_size))
+            at = build.at(parent) if parent else build
+            _put(base, path, TokenLinear(module, at, name, split, head_size, sections.get(path)))
     join_additions(base, traced.joined_norms)
 
 
@@ -137,7 +139,20 @@ def _numbers(module: nn.Module, names: Sequence[str]) -> Iterator[float]:
     return (vars(module)[name] for name in names if isinstance(vars(module).get(name), float))
 
 
-def _merge(base: nn.Module, build: Build, paths: Sequence[str], division: Division) -> None:
+def _interleaved_sections(traced: Trace) -> dict[str, Section]:
+    """By their paths, outputs of linear layers that rotate as pairs of neighbours in the library's code."""
+    found: dict[str, Section] = {}
+    for call in traced.attention:
+        if call.rotation is not None and call.rotation.is_interleaved and call.sources is not None:
+            counts = call.num_heads, call.num_kv_heads
+            for path, count in zip(call.sources, counts, strict=True):
+                found[path] = Section(count * call.key_dim, call.key_dim, call.rotation.rotary_dim)
+    return found
+
+
+def _merge(
+    base: nn.Module, build: Build, paths: Sequence[str], division: Division, sections: Mapping[str, Section]
+) -> None:
     """Compute linear layers of one module that read the same tensor as one GEMM."""
     parent = paths[0].rpartition(".")[0]
     module = dict(base.named_modules()).get(parent)
@@ -159,7 +174,7 @@ def _merge(base: nn.Module, build: Build, paths: Sequence[str], division: Divisi
     gemm = (build.at(parent) if parent else build).linear(
         name,
         next(iter(linears.values())).in_features,
-        sizes,
+        {path.rpartition(".")[2]: sections.get(path, layer.out_features) for path, layer in linears.items()},
         bias=not has_no_bias,
         split=split,
         head_size=head_size,

@@ -19,7 +19,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from octavo.errors import UnsupportedModelError
 from octavo.hub.families.generic import not_served
 from octavo.hub.model_config import ModelConfig
-from octavo.models.generic.behaviour import rotates_halves
+from octavo.models.generic.behaviour import Rotation, rotation_of
 from octavo.models.generic.flow import Flow
 from octavo.models.generic.library import NO_INTERFACE, empty_model
 from octavo.models.generic.locality import NUM_TOKENS, TokenLocality
@@ -46,10 +46,10 @@ class AttentionCall:
         module: the calling module's path.
         key_dim, value_dim: sizes of a head's key and value.
         window: number of tokens that a query attends to, itself included; None for all.
-        rotary_dim: numbers of each head that the caller's :data:`ROTARY` rotates just before, in the usual way; 0 if
-            it does something else.
-        head_norms: paths of the modules whose results are its queries and keys, before they are rotated if they are;
-            None if there are none for both, or if anything else reads what they return.
+        rotation: what the caller's :data:`ROTARY` does to queries and keys just before, if nothing else happens to them
+            there and kernels can do it: pairs that are neighbours are those of linear layers' outputs. Else None.
+        sources: paths of the modules whose results are its queries and keys, before they are rotated if they are; None
+            if there are none for both, or if anything else reads what they return.
     """
 
     name: str
@@ -61,8 +61,8 @@ class AttentionCall:
     scale: float
     softcap: float | None
     window: int | None
-    rotary_dim: int = 0
-    head_norms: tuple[str, str] | None = None
+    rotation: Rotation | None = None
+    sources: tuple[str, str] | None = None
 
 
 @dataclass(slots=True)
@@ -134,9 +134,10 @@ def _reason(error: Exception) -> str:
 class _Rotated:
     """Queries and keys that were rotated last, in the usual way."""
 
+    module: str
     inputs: tuple[torch.Tensor, torch.Tensor]
     results: tuple[torch.Tensor, torch.Tensor]
-    rotary_dim: int
+    rotation: Rotation
 
 
 class _Tracer:
@@ -158,35 +159,45 @@ class _Tracer:
 
     def found(self) -> list[AttentionCall]:
         """The calls, once the run has ended."""
-        if len({id(key) for key in self._keys}) < len(self._keys):
-            # A key that later layers read, too, must be normed and rotated where it is made.
-            return [replace(call, rotary_dim=0) for call in self.calls]
+        if self._is_encoder or len({id(key) for key in self._keys}) < len(self._keys):
+            # A key that later layers read, too, must be normed and rotated where it is made. Encoders' attention does
+            # neither.
+            return [replace(call, rotation=None) for call in self.calls]
         calls = zip(self.calls, self._unrotated, strict=True)
-        return [replace(call, head_norms=self._head_norms(*unrotated)) for call, unrotated in calls]
+        found = [replace(call, sources=self._sources(*unrotated)) for call, unrotated in calls]
+        left = {call.module for call in found if not self._can_rotate(call)}
+        return [replace(call, rotation=None, sources=None) if call.module in left else call for call in found]
 
-    def _head_norms(self, query: torch.Tensor, key: torch.Tensor) -> tuple[str, str] | None:
+    def _sources(self, query: torch.Tensor, key: torch.Tensor) -> tuple[str, str] | None:
         of_query, of_key = self._flow.leaf_behind(query), self._flow.leaf_behind(key)
         return None if of_query is None or of_key is None else (of_query, of_key)
+
+    def _can_rotate(self, call: AttentionCall) -> bool:
+        """Whether a call's rotation, if there is one, can be left to kernels."""
+        if call.rotation is None or not call.rotation.is_interleaved:
+            return True
+        return call.sources is not None and all(map(self._flow.is_linear, call.sources))
 
     def __enter__(self) -> "_Tracer":
         _Tracer.current = self
         for module in self._rotating:
-            rebind(module, ROTARY, partial(self._rotate, original(module, ROTARY)))
+            rebind(module, ROTARY, partial(self._rotate, self._paths[module], original(module, ROTARY)))
         return self
 
     def __exit__(self, *exception: Any) -> None:
         _Tracer.current = None
 
-    def _rotate(self, function: Callable[..., Any], *tensors: Any, **options: Any) -> Any:
+    def _rotate(self, path: str, function: Callable[..., Any], *tensors: Any, **options: Any) -> Any:
         if len(tensors) == 4 and not options:
             query, key, cos, _ = tensors
             is_one_row = cos.dim() == 3 and len(cos) == 1
-            if is_one_row and rotates_halves(function, query.shape[-1], cos.shape[-1]):
+            rotation = rotation_of(function, query.shape[-1], cos.shape[-1]) if is_one_row else None
+            if rotation is not None:
                 if self._rotated is not None:
                     self._flow.note_reads(self._rotated.inputs)
                 with self._flow.paused():  # its inputs count as read if no attention gets its results
                     rotated = function(*tensors)
-                self._rotated = _Rotated((query, key), rotated, cos.shape[-1])
+                self._rotated = _Rotated(path, (query, key), rotated, rotation)
                 return rotated
         return function(*tensors, **options)
 
@@ -203,7 +214,7 @@ class _Tracer:
             raise not_served(self._architecture, mask.complaint)
         self._keys.append(key)
         rotated, self._rotated = self._rotated, None
-        if rotated is not None and not (rotated.results[0] is query and rotated.results[1] is key):
+        if rotated is not None and not (rotated.module == path and _are_same(rotated.results, (query, key))):
             self._flow.note_reads(rotated.inputs)
             rotated = None
         self._unrotated.append((query, key) if rotated is None else rotated.inputs)
@@ -220,7 +231,7 @@ class _Tracer:
                 scale=key.shape[3] ** -0.5 if scale is None else float(scale),
                 softcap=next((options[name] for name in _SOFTCAPS if options.get(name) is not None), None),
                 window=window,
-                rotary_dim=0 if rotated is None else rotated.rotary_dim,
+                rotation=None if rotated is None else rotated.rotation,
             )
         )
 
@@ -245,6 +256,10 @@ class _Tracer:
         for reason, applies in reasons.items():
             if applies:
                 raise not_served(self._architecture, reason)
+
+
+def _are_same(tensors: tuple[torch.Tensor, ...], others: tuple[torch.Tensor, ...]) -> bool:
+    return all(tensor is other for tensor, other in zip(tensors, others, strict=True))
 
 
 def _asks_for_more(name: str, option: Any, num_heads: int) -> bool:

@@ -15,6 +15,7 @@ from octavo.models.generic.trace import trace
 
 PRE_NORM = ["gemm", "add_rms_norm", "gated gemm", "gemm", "add_rms_norm", "gemm"]
 SANDWICH_NORM = ["gemm", "rms_norm", "add_rms_norm", "gated gemm", "gemm", "rms_norm", "add_rms_norm", "gemm"]
+PARALLEL = ["gemm", "gated gemm", "gemm", "aten.add", "add_layer_norm", "gemm"]
 GEMMA3 = (transformers.Gemma3TextConfig, "Gemma3ForCausalLM")
 
 
@@ -26,6 +27,8 @@ GEMMA3 = (transformers.Gemma3TextConfig, "Gemma3ForCausalLM")
         ((transformers.Phi3Config, "Phi3ForCausalLM"), {}, [ATTENTION, *PRE_NORM]),
         (GEMMA2, {}, [ATTENTION, *SANDWICH_NORM]),
         (GEMMA3, {"layer_types": ["full_attention"] * 2}, [NORMED_ATTENTION, *SANDWICH_NORM]),
+        ((transformers.GlmConfig, "GlmForCausalLM"), {}, [ATTENTION, *PRE_NORM]),
+        ((transformers.CohereConfig, "CohereForCausalLM"), {}, [ATTENTION, *PARALLEL]),
         (
             (transformers.Starcoder2Config, "Starcoder2ForCausalLM"),
             {},
@@ -84,9 +87,9 @@ def test_norms_of_heads_that_something_else_reads_stay_where_they_are(monkeypatc
         return result + seen[0].sum((-2, -1))[..., None], weights
 
     found = trace(config_of(*QWEN3), 64).attention
-    assert found[1].head_norms == ("layers.1.self_attn.q_norm", "layers.1.self_attn.k_norm")
+    assert found[1].sources == ("layers.1.self_attn.q_norm", "layers.1.self_attn.k_norm")
     monkeypatch.setattr(attention, "forward", forward)
-    assert {call.head_norms for call in trace(config_of(*QWEN3), 64).attention} == {None}
+    assert {call.sources for call in trace(config_of(*QWEN3), 64).attention} == {None}
 
 
 class TestResidualStream:
