@@ -1,6 +1,7 @@
 """Recognises what a module of the transformers library computes, by running it on small random values."""
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from torch.func import functional_call
 
 from octavo.kernels.basic import ACTIVATIONS, apply_rope, as_halves
 from octavo.kernels.linear import GATES
+from octavo.kernels.routing import choose_experts
+from octavo.records.experts import Routing, Score
 
 _SIZE = 8
 _TOLERANCE = 1e-6
@@ -174,6 +177,32 @@ def rms_norm_offset(module: nn.Module, eps: float) -> int | None:
     for offset in (0, 1):
         if _agree(lambda: functional_call(module, {"weight": weight}, (x,)), normed * (weight + offset)):
             return offset
+    return None
+
+
+def routing_of(module: nn.Module) -> Routing | None:
+    """How a module with one weight ``[experts, hidden]`` chooses experts; None for modules that do something else.
+
+    Those that choose return logits, weights and experts' numbers.
+    """
+    if [name for name, _ in module.named_parameters()] != ["weight"] or list(module.buffers()):
+        return None
+    shape = module.get_parameter("weight").shape
+    if len(shape) != 2 or isinstance(module, (nn.Linear, nn.Embedding)):
+        return None
+    x, weight = _noise(3, shape[1]), _noise(*shape, seed=1) * shape[1] ** -0.5
+    found = run_on_cpu(lambda: functional_call(module, {"weight": weight}, (x,)))
+    if not isinstance(found, tuple) or len(found) != 3 or not all(isinstance(each, torch.Tensor) for each in found):
+        return None
+    _, shares, chosen = found
+    if chosen.dim() != 2 or chosen.shape != shares.shape:
+        return None
+    scores: tuple[Score, ...] = ("softmax", "sigmoid")
+    for score, renormalises in itertools.product(scores, (False, True)):
+        routing = Routing(shape[0], chosen.shape[1], score, renormalises)
+        numbers, weights = choose_experts.reference(x @ weight.T, None, routing)
+        if torch.equal(chosen, numbers) and torch.allclose(shares, weights, rtol=_TOLERANCE, atol=_TOLERANCE):
+            return routing
     return None
 
 

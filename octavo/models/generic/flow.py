@@ -53,6 +53,7 @@ class Flow(TorchDispatchMode):
         self._leaves = {name: module for name, module in base.named_modules() if not list(module.children())}
         self._hooks: list[Any] = []
         self._starts: dict[str, int] = {}
+        self._firsts: dict[str, list[tuple[torch.Tensor, int]]] = {}  # first of several results, end of the call
         self._num_operations = 0
         self._last_reads: dict[int, int] = {}
         self._last_writes: dict[int, int] = {}
@@ -112,6 +113,14 @@ class Flow(TorchDispatchMode):
             is_last[call.path] = is_last.get(call.path, True) and read < call.end
         return frozenset(path for path, last in is_last.items() if last)
 
+    def unread_firsts(self) -> frozenset[str]:
+        """Leaves with several results of which nothing reads the first."""
+        return frozenset(
+            path
+            for path, found in self._firsts.items()
+            if all(self._last_reads.get(_memory(first), -1) < end for first, end in found)
+        )
+
     def leaf_behind(self, tensor: torch.Tensor) -> str | None:
         """The leaf whose whole result a tensor has, if it runs once and nothing else reads it."""
         memory = _memory(tensor)
@@ -140,8 +149,9 @@ class Flow(TorchDispatchMode):
 
     def _end(self, path: str, inputs: Any, output: Any) -> None:
         if inputs and isinstance(inputs[0], torch.Tensor) and isinstance(output, torch.Tensor):
-            self._kept += inputs[0], output
             self.calls.append(LeafCall(path, inputs[0], output, self._starts[path], self._num_operations))
+        elif isinstance(output, tuple) and output and isinstance(output[0], torch.Tensor):
+            self._firsts.setdefault(path, []).append((output[0], self._num_operations))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))

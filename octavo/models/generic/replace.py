@@ -1,6 +1,7 @@
 """Puts Octavo's layers in the place of the library's where they compute the same."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -15,14 +16,16 @@ from octavo.models.generic.behaviour import (
     gated_layers,
     is_layer_norm,
     rms_norm_offset,
+    routing_of,
 )
 from octavo.models.generic.division import Division
-from octavo.models.generic.experts import TokenExperts, gate_of_experts
+from octavo.models.generic.experts import TokenExperts, TokenRouter, gate_of_experts
 from octavo.models.generic.linears import SharedGemm, SharedLinear, TokenActivation, TokenLinear, TokenMLP
 from octavo.models.generic.residual import join_additions
 from octavo.models.generic.trace import Trace
 from octavo.parallel import Section, TensorParallel
 from octavo.quantization.scheme import LinearScheme
+from octavo.records.experts import Score
 
 _EPSILONS = ("variance_epsilon", "eps", "norm_eps")
 _NormKey = tuple[type, float, int, int]
@@ -64,7 +67,7 @@ def replace_module(root: nn.Module, old: nn.Module, new: nn.Module) -> None:
 
 
 def replace_layers(base: nn.Module, build: Build, traced: Trace, division: Division) -> None:
-    """Replace feed-forward parts, experts, activations, norms and linear layers.
+    """Replace feed-forward parts, experts and their routers, activations, norms and linear layers.
 
     Args:
         build: of ``base``.
@@ -82,6 +85,8 @@ def replace_layers(base: nn.Module, build: Build, traced: Trace, division: Divis
             _put(base, path, norm)
     for path in traced.last_readers:
         _replace_activation(base, path)
+    for path in sorted(traced.unread_firsts):
+        _replace_router(base, path, build)
     for path, module in list(base.named_modules()):
         gate = gate_of_experts(module)
         if gate is not None:
@@ -133,6 +138,15 @@ def _replace_activation(base: nn.Module, path: str) -> None:
     kind = activation_kind(module)
     if kind is not None:
         _put(base, path, TokenActivation(kind))
+
+
+def _replace_router(base: nn.Module, path: str, build: Build) -> None:
+    module = base.get_submodule(path)
+    routing = routing_of(module)
+    if routing is not None:
+        hidden_size = module.get_parameter("weight").shape[1]
+        score: Score = "uniform" if build.uniform_routing else routing.score
+        _put(base, path, TokenRouter(hidden_size, replace(routing, score=score), correction=""))
 
 
 def _numbers(module: nn.Module, names: Sequence[str]) -> Iterator[float]:

@@ -74,12 +74,14 @@ class Trace:
         shared_inputs: linear layers of one module that read the same tensor, by their paths, in order.
         joined_norms: modules without others inside that get sums of tensors which nothing else reads.
         last_readers: modules without others inside whose input nothing reads after them.
+        unread_firsts: modules without others inside that return several tensors, the first of which nothing reads.
     """
 
     attention: list[AttentionCall] = field(default_factory=list)
     shared_inputs: list[tuple[str, ...]] = field(default_factory=list)
     joined_norms: frozenset[str] = frozenset()
     last_readers: frozenset[str] = frozenset()
+    unread_firsts: frozenset[str] = frozenset()
 
 
 def trace(config: ModelConfig, max_positions: int) -> Trace:
@@ -112,7 +114,7 @@ def trace(config: ModelConfig, max_positions: int) -> Trace:
         raise not_served(config.architecture, locality.complaint)
     if not tracer.calls:
         raise not_served(config.architecture, "it does not call the library's attention interface")
-    return Trace(tracer.found(), flow.shared_inputs(), flow.joined_norms(), flow.last_readers())
+    return Trace(tracer.found(), flow.shared_inputs(), flow.joined_norms(), flow.last_readers(), flow.unread_firsts())
 
 
 def takes(model: nn.Module, name: str) -> bool:
