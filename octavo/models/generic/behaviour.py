@@ -206,6 +206,12 @@ def routing_of(module: nn.Module) -> Routing | None:
     return None
 
 
+def is_unit_rms_norm(module: nn.Module, eps: float) -> bool:
+    """Whether a module without parameters computes a root-mean-square norm."""
+    x = _noise(3, _SIZE)
+    return _agree(lambda: module(x), x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps))
+
+
 def embedding_scale(module: nn.Embedding) -> float | None:
     """The factor on every vector of an embedding; None for a module that does something else."""
     weight = _noise(_SIZE, _SIZE)

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 _ADD = torch.ops.aten.add.Tensor
+_CAT = torch.ops.aten.cat.default
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Flow(TorchDispatchMode):
         self._last_reads: dict[int, int] = {}
         self._last_writes: dict[int, int] = {}
         self._sums: dict[int, _Sum] = {}
+        self._joined: dict[int, list[torch.Tensor]] = {}  # along the last dimension
         self._kept: list[torch.Tensor] = []  # so that no other tensor gets the address of one that has been freed
         self._is_paused = False
 
@@ -105,6 +107,13 @@ class Flow(TorchDispatchMode):
                 is_joined[call.path] = is_joined.get(call.path, True) and is_last
         return frozenset(path for path, joined in is_joined.items() if joined)
 
+    def input_sizes(self) -> dict[str, int]:
+        """Last dimensions of what leaves get, if each gets the same in all calls."""
+        sizes: dict[str, set[int]] = {}
+        for call in self.calls:
+            sizes.setdefault(call.path, set()).add(call.input.shape[-1] if call.input.dim() else 0)
+        return {path: found.pop() for path, found in sizes.items() if len(found) == 1}
+
     def last_readers(self) -> frozenset[str]:
         """Leaves whose input nothing reads after them."""
         is_last: dict[str, bool] = {}
@@ -129,6 +138,19 @@ class Flow(TorchDispatchMode):
         if len(found) != 1 or count[found[0].path] != 1 or memory in self._last_reads:
             return None
         return found[0].path if found[0].output.numel() == tensor.numel() else None
+
+    def is_completed(self, heads: torch.Tensor, part: torch.Tensor, source: torch.Tensor) -> bool:
+        """Whether heads are a part that was computed from a cut of them, and the rest of them behind it as it was.
+
+        Args:
+            part: that part's values, the first ones of each head.
+            source: what it was computed from.
+        """
+        joined = self._joined.get(id(heads), ())
+        if len(joined) != 2 or joined[0] is not part or heads.shape[-1] == part.shape[-1]:
+            return False
+        rest, place = joined[1], source.storage_offset() + source.shape[-1] * source.stride(-1)
+        return (_memory(rest), rest.storage_offset(), rest.stride()) == (_memory(source), place, source.stride())
 
     def is_linear(self, path: str) -> bool:
         """Whether a leaf is a linear layer."""
@@ -172,6 +194,8 @@ class Flow(TorchDispatchMode):
                 self._last_reads[memory] = self._num_operations
         if func is _ADD and not kwargs and _are_alike(inputs):
             self._sums[id(result)] = _Sum((inputs[0], inputs[1]), self._num_operations)
+        if func is _CAT and len(args) > 1 and args[1] in (-1, result.dim() - 1):
+            self._joined[id(result)] = inputs
         self._num_operations += 1
         return result
 

@@ -9,12 +9,13 @@ from torch import nn
 
 from octavo.layers.build import Build, Split
 from octavo.layers.embedding import Embedding
-from octavo.layers.norm import LayerNorm, Norm, RMSNorm, UnitOffsetRMSNorm
+from octavo.layers.norm import LayerNorm, Norm, RMSNorm, UnitOffsetRMSNorm, UnitRMSNorm
 from octavo.models.generic.behaviour import (
     activation_kind,
     embedding_scale,
     gated_layers,
     is_layer_norm,
+    is_unit_rms_norm,
     rms_norm_offset,
     routing_of,
 )
@@ -72,6 +73,8 @@ def replace_layers(base: nn.Module, build: Build, traced: Trace, division: Divis
     Args:
         build: of ``base``.
     """
+    for path in traced.last_readers:
+        _replace_activation(base, path)
     for path, module in list(base.named_modules()):
         found = gated_layers(module)
         if found is not None:
@@ -80,12 +83,10 @@ def replace_layers(base: nn.Module, build: Build, traced: Trace, division: Divis
             _put(base, path, TokenMLP(module, found, build.at(path), is_divided=is_divided))
     norms: dict[_NormKey, Callable[[], Norm] | None] = {}
     for path, module in list(base.named_modules()):
-        norm = _norm(module, norms)
+        norm = _norm(module, norms) or _unit_norm(module, traced.input_sizes.get(path))
         if norm is not None:
             _put(base, path, norm)
-    for path in traced.last_readers:
-        _replace_activation(base, path)
-    for path in sorted(traced.unread_firsts):
+    for path in traced.unread_firsts:
         _replace_router(base, path, build)
     for path, module in list(base.named_modules()):
         gate = gate_of_experts(module)
@@ -124,6 +125,14 @@ def _norm(module: nn.Module, known: dict[_NormKey, Callable[[], Norm] | None]) -
     return None if make is None else make()
 
 
+def _unit_norm(module: nn.Module, size: int | None) -> Norm | None:
+    """Octavo's norm for a root-mean-square norm without a weight; None for other modules."""
+    epsilon = next(_numbers(module, _EPSILONS), None)
+    if size is None or epsilon is None or list(module.parameters()) or "Norm" not in type(module).__name__:
+        return None
+    return UnitRMSNorm(size, epsilon) if is_unit_rms_norm(module, epsilon) else None
+
+
 def _norm_like(module: nn.Module, epsilon: float, size: int, *, has_bias: bool) -> Callable[[], Norm] | None:
     offset = None if has_bias else rms_norm_offset(module, epsilon)
     if offset is not None:
@@ -132,10 +141,9 @@ def _norm_like(module: nn.Module, epsilon: float, size: int, *, has_bias: bool) 
 
 
 def _replace_activation(base: nn.Module, path: str) -> None:
-    module = dict(base.named_modules()).get(path)
-    if module is None or list(module.children()) or list(module.parameters()):
-        return
-    kind = activation_kind(module)
+    module = base.get_submodule(path)
+    has_tensors = bool([*module.parameters(), *module.buffers()])
+    kind = None if has_tensors else activation_kind(module)
     if kind is not None:
         _put(base, path, TokenActivation(kind))
 

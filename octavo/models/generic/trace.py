@@ -6,7 +6,7 @@ either, and can be captured in graphs.
 
 import inspect
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -74,6 +74,7 @@ class Trace:
         shared_inputs: linear layers of one module that read the same tensor, by their paths, in order.
         joined_norms: modules without others inside that get sums of tensors which nothing else reads.
         last_readers: modules without others inside whose input nothing reads after them.
+        input_sizes: last dimensions of what modules without others inside get.
         unread_firsts: modules without others inside that return several tensors, the first of which nothing reads.
     """
 
@@ -82,6 +83,7 @@ class Trace:
     joined_norms: frozenset[str] = frozenset()
     last_readers: frozenset[str] = frozenset()
     unread_firsts: frozenset[str] = frozenset()
+    input_sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 def trace(config: ModelConfig, max_positions: int) -> Trace:
@@ -114,7 +116,14 @@ def trace(config: ModelConfig, max_positions: int) -> Trace:
         raise not_served(config.architecture, locality.complaint)
     if not tracer.calls:
         raise not_served(config.architecture, "it does not call the library's attention interface")
-    return Trace(tracer.found(), flow.shared_inputs(), flow.joined_norms(), flow.last_readers(), flow.unread_firsts())
+    return Trace(
+        tracer.found(),
+        flow.shared_inputs(),
+        flow.joined_norms(),
+        flow.last_readers(),
+        flow.unread_firsts(),
+        flow.input_sizes(),
+    )
 
 
 def takes(model: nn.Module, name: str) -> bool:
@@ -216,7 +225,7 @@ class _Tracer:
             raise not_served(self._architecture, mask.complaint)
         self._keys.append(key)
         rotated, self._rotated = self._rotated, None
-        if rotated is not None and not (rotated.module == path and _are_same(rotated.results, (query, key))):
+        if rotated is not None and not (rotated.module == path and self._are_rotated(rotated, query, key)):
             self._flow.note_reads(rotated.inputs)
             rotated = None
         self._unrotated.append((query, key) if rotated is None else rotated.inputs)
@@ -235,6 +244,13 @@ class _Tracer:
                 window=window,
                 rotation=None if rotated is None else rotated.rotation,
             )
+        )
+
+    def _are_rotated(self, rotated: _Rotated, query: torch.Tensor, key: torch.Tensor) -> bool:
+        """Whether queries and keys are what has been rotated, or that and the rest of the same heads."""
+        return all(
+            heads is part or self._flow.is_completed(heads, part, source)
+            for heads, part, source in zip((query, key), rotated.results, rotated.inputs, strict=True)
         )
 
     def _check(
@@ -258,10 +274,6 @@ class _Tracer:
         for reason, applies in reasons.items():
             if applies:
                 raise not_served(self._architecture, reason)
-
-
-def _are_same(tensors: tuple[torch.Tensor, ...], others: tuple[torch.Tensor, ...]) -> bool:
-    return all(tensor is other for tensor, other in zip(tensors, others, strict=True))
 
 
 def _asks_for_more(name: str, option: Any, num_heads: int) -> bool:

@@ -14,7 +14,9 @@ from octavo.kernels.attention import LayerAttention
 from octavo.kernels.dispatch import Kernel
 from octavo.layers.build import Build
 from octavo.layers.context import StepContext
+from octavo.layers.experts import Experts
 from octavo.layers.linear import Linear
+from octavo.layers.moe import Router
 from octavo.models.base import cache_specs
 from octavo.models.registry import build_model
 
@@ -80,7 +82,18 @@ def layer_launches(config: ModelConfig, monkeypatch: MonkeyPatch) -> list[str]:
         with launches.one("gated gemm"):
             return x.new_empty(len(x), self.out_features // 2)
 
+    def run_router(self: Router, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with launches.one("router"):
+            shape = len(x), self.routing.num_chosen
+            return x.new_empty(shape, dtype=torch.int64), x.new_empty(shape, dtype=torch.float32)
+
+    def run_experts(self: Experts, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        with launches.one("experts"):
+            return x.new_empty(x.shape)
+
     monkeypatch.setattr(Kernel, "__call__", run_kernel)
+    monkeypatch.setattr(Router, "forward", run_router)
+    monkeypatch.setattr(Experts, "forward", run_experts)
     monkeypatch.setattr(Linear, "forward", run_linear)
     monkeypatch.setattr(Linear, "gated", run_gated)
     model = build_model(config, Build(), config.max_position_embeddings)

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 from launches import ATTENTION, NORMED_ATTENTION, layer_launches
-from library_models import GEMMA2, LLAMA, QWEN3, SIZES, config_of
+from library_models import GEMMA2, LLAMA, MIXTRAL, QWEN3, SIZES, config_of
 
 from octavo.hub.config_file import parse_config
 from octavo.layers.norm import RMSNorm
@@ -15,6 +15,7 @@ from octavo.models.generic.trace import trace
 
 PRE_NORM = ["gemm", "add_rms_norm", "gated gemm", "gemm", "add_rms_norm", "gemm"]
 SANDWICH_NORM = ["gemm", "rms_norm", "add_rms_norm", "gated gemm", "gemm", "rms_norm", "add_rms_norm", "gemm"]
+EXPERTS = ["gemm", "add_rms_norm", "router", "experts", "add_rms_norm", "gemm"]
 PARALLEL = ["gemm", "gated gemm", "gemm", "aten.add", "add_layer_norm", "gemm"]
 GEMMA3 = (transformers.Gemma3TextConfig, "Gemma3ForCausalLM")
 
@@ -27,6 +28,12 @@ GEMMA3 = (transformers.Gemma3TextConfig, "Gemma3ForCausalLM")
         ((transformers.Phi3Config, "Phi3ForCausalLM"), {}, [ATTENTION, *PRE_NORM]),
         (GEMMA2, {}, [ATTENTION, *SANDWICH_NORM]),
         (GEMMA3, {"layer_types": ["full_attention"] * 2}, [NORMED_ATTENTION, *SANDWICH_NORM]),
+        (MIXTRAL, {"num_local_experts": 4}, [ATTENTION, *EXPERTS]),
+        (
+            (transformers.Qwen3MoeConfig, "Qwen3MoeForCausalLM"),
+            {"num_experts": 4, "num_experts_per_tok": 2},
+            [NORMED_ATTENTION, *EXPERTS],
+        ),
         ((transformers.GlmConfig, "GlmForCausalLM"), {}, [ATTENTION, *PRE_NORM]),
         ((transformers.CohereConfig, "CohereForCausalLM"), {}, [ATTENTION, *PARALLEL]),
         (

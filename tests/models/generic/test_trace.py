@@ -46,9 +46,9 @@ def test_rotation_of_neighbours_is_left_to_octavo_where_layers_make_them() -> No
     assert {(call.rotation, call.sources) for call in trace(config, 64).attention} == {(None, None)}
 
 
-def test_rotation_of_a_part_that_is_cut_out_is_left_to_the_library() -> None:
+def test_rotation_of_a_part_that_is_cut_out_of_heads_is_left_to_octavo() -> None:
     config = config_of(transformers.PhiConfig, "PhiForCausalLM")
-    assert {call.rotation for call in trace(config, 64).attention} == {None}
+    assert {call.rotation for call in trace(config, 64).attention} == {Rotation(6)}
 
 
 def test_experts_are_traced_without_values() -> None:
