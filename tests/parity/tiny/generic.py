@@ -66,6 +66,19 @@ _LONG = rope(
 # The library has no plan to divide these over devices.
 UNDIVIDED = ("generic-gpt2", "generic-gpt-oss", "generic-opt", "generic-bitnet")
 
+# Some of their operations are PyTorch's: rotations, routers, activations and norms of other kinds than ours.
+NOT_RECORDED = (
+    "generic-apertus",
+    "generic-dots1",
+    "generic-gpt-oss",
+    "generic-gpt2",
+    "generic-nanochat",
+    "generic-opt",
+    "generic-phi",
+    "generic-vaultgemma",
+    "generic-youtu",
+)
+
 CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     # Forms of layers: biases, ties, windows, norms of heads, experts, rotations, learned positions, sinks.
     "generic-llama": lambda: LlamaConfig(**sizes(attention_bias=True, mlp_bias=True)),
