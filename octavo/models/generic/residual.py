@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map
 
 from octavo.layers.norm import Norm
 
@@ -54,19 +53,21 @@ class ResidualStream(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _FORMS:
-            return func(args[0]._residual, *args[1:])
         if func in _ADDITIONS and len(args) == 2 and not kwargs:
             stream, addend = args if isinstance(args[0], cls) else reversed(args)
             residual, addend = stream.total(), _total(addend)
             if _are_alike(residual, addend):
                 return cls.of(residual, addend)
-        args, kwargs = tree_map(_total, (args, kwargs or {}))
-        return func(*args, **kwargs)
+        if func in _FORMS:
+            return func(args[0]._residual, *args[1:])
+        return func(*map(_total, args), **{name: _total(value) for name, value in (kwargs or {}).items()})
 
 
 def _total(value: Any) -> Any:
-    return value.total() if isinstance(value, ResidualStream) else value
+    """A stream's sum, also inside of lists; other values as they are."""
+    if isinstance(value, ResidualStream):
+        return value.total()
+    return type(value)(map(_total, value)) if type(value) in (list, tuple) else value
 
 
 def _are_alike(residual: torch.Tensor, addend: Any) -> bool:
@@ -93,7 +94,7 @@ def join_additions(base: nn.Module, joined: frozenset[str]) -> None:
         if isinstance(module, nn.ModuleList):
             for layer in module:
                 if any(isinstance(child, Norm) for child in layer.children()):
-                    layer.register_forward_pre_hook(_enter)
+                    _take_stream(layer)
 
 
 def _read_streams(norm: Norm, *, joins: bool) -> None:
@@ -107,8 +108,13 @@ def _read_streams(norm: Norm, *, joins: bool) -> None:
     vars(norm)["forward"] = forward
 
 
-def _enter(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Hand a layer its input as a stream."""
-    if inputs and type(inputs[0]) is torch.Tensor:
-        return ResidualStream.of(inputs[0]), *inputs[1:]
-    return inputs
+def _take_stream(layer: nn.Module) -> None:
+    """Let a layer get its input as a stream."""
+    usual = layer.forward
+
+    def forward(*args: Any, **options: Any) -> Any:
+        if args and type(args[0]) is torch.Tensor:
+            args = ResidualStream.of(args[0]), *args[1:]
+        return usual(*args, **options)
+
+    vars(layer)["forward"] = forward
