@@ -53,6 +53,8 @@ class Flow(TorchDispatchMode):
         self.calls: list[LeafCall] = []
         self._leaves = {name: module for name, module in base.named_modules() if not list(module.children())}
         self._hooks: list[Any] = []
+        self._count: Counter[str] = Counter()
+        self._makers: dict[int, list[LeafCall]] = {}  # by the memory of what they return
         self._starts: dict[str, int] = {}
         self._firsts: dict[str, list[tuple[torch.Tensor, int]]] = {}  # first of several results, end of the call
         self._num_operations = 0
@@ -133,9 +135,8 @@ class Flow(TorchDispatchMode):
     def leaf_behind(self, tensor: torch.Tensor) -> str | None:
         """The leaf whose whole result a tensor has, if it runs once and nothing else reads it."""
         memory = _memory(tensor)
-        found = [call for call in self.calls if _memory(call.output) == memory]
-        count = Counter(call.path for call in self.calls)
-        if len(found) != 1 or count[found[0].path] != 1 or memory in self._last_reads:
+        found = self._makers.get(memory, [])
+        if len(found) != 1 or self._count[found[0].path] != 1 or memory in self._last_reads:
             return None
         return found[0].path if found[0].output.numel() == tensor.numel() else None
 
@@ -158,11 +159,9 @@ class Flow(TorchDispatchMode):
 
     def shared_inputs(self) -> list[tuple[str, ...]]:
         """Linear layers of one module that read the same tensor, in order, without those that run several times."""
-        calls = [call for call in self.calls if self.is_linear(call.path)]
-        count = Counter(call.path for call in calls)
         groups: dict[tuple[str, int], list[str]] = {}
-        for call in calls:
-            if count[call.path] == 1:
+        for call in self.calls:
+            if self.is_linear(call.path) and self._count[call.path] == 1:
                 groups.setdefault((call.path.rpartition(".")[0], id(call.input)), []).append(call.path)
         return [tuple(paths) for paths in groups.values() if len(paths) > 1]
 
@@ -171,7 +170,10 @@ class Flow(TorchDispatchMode):
 
     def _end(self, path: str, inputs: Any, output: Any) -> None:
         if inputs and isinstance(inputs[0], torch.Tensor) and isinstance(output, torch.Tensor):
-            self.calls.append(LeafCall(path, inputs[0], output, self._starts[path], self._num_operations))
+            call = LeafCall(path, inputs[0], output, self._starts[path], self._num_operations)
+            self.calls.append(call)
+            self._count[path] += 1
+            self._makers.setdefault(_memory(output), []).append(call)
         elif isinstance(output, tuple) and output and isinstance(output[0], torch.Tensor):
             self._firsts.setdefault(path, []).append((output[0], self._num_operations))
 

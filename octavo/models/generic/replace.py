@@ -75,6 +75,8 @@ def replace_layers(base: nn.Module, build: Build, traced: Trace, division: Divis
     """
     for path in traced.last_readers:
         _replace_activation(base, path)
+    for path in traced.unread_firsts:
+        _replace_router(base, path, build)
     for path, module in list(base.named_modules()):
         found = gated_layers(module)
         if found is not None:
@@ -86,8 +88,6 @@ def replace_layers(base: nn.Module, build: Build, traced: Trace, division: Divis
         norm = _norm(module, norms) or _unit_norm(module, traced.input_sizes.get(path))
         if norm is not None:
             _put(base, path, norm)
-    for path in traced.unread_firsts:
-        _replace_router(base, path, build)
     for path, module in list(base.named_modules()):
         gate = gate_of_experts(module)
         if gate is not None:

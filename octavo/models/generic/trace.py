@@ -165,6 +165,7 @@ class _Tracer:
         self._rotated: _Rotated | None = None
         self._count: Counter[str] = Counter()
         self._keys: list[torch.Tensor] = []
+        self._values: list[torch.Tensor] = []
         self._unrotated: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.calls: list[AttentionCall] = []
 
@@ -174,14 +175,14 @@ class _Tracer:
             # A key that later layers read, too, must be normed and rotated where it is made. Encoders' attention does
             # neither.
             return [replace(call, rotation=None) for call in self.calls]
-        calls = zip(self.calls, self._unrotated, strict=True)
-        found = [replace(call, sources=self._sources(*unrotated)) for call, unrotated in calls]
+        calls = zip(self.calls, self._unrotated, self._values, strict=True)
+        found = [replace(call, sources=self._sources(*unrotated, value)) for call, unrotated, value in calls]
         left = {call.module for call in found if not self._can_rotate(call)}
         return [replace(call, rotation=None, sources=None) if call.module in left else call for call in found]
 
-    def _sources(self, query: torch.Tensor, key: torch.Tensor) -> tuple[str, str] | None:
-        of_query, of_key = self._flow.leaf_behind(query), self._flow.leaf_behind(key)
-        return None if of_query is None or of_key is None else (of_query, of_key)
+    def _sources(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[str, str] | None:
+        of_query, of_key, of_value = map(self._flow.leaf_behind, (query, key, value))
+        return None if of_query is None or of_key is None or of_value in (of_query, of_key) else (of_query, of_key)
 
     def _can_rotate(self, call: AttentionCall) -> bool:
         """Whether a call's rotation, if there is one, can be left to kernels."""
@@ -224,6 +225,7 @@ class _Tracer:
         if isinstance(mask, Mask) and mask.complaint:
             raise not_served(self._architecture, mask.complaint)
         self._keys.append(key)
+        self._values.append(value)
         rotated, self._rotated = self._rotated, None
         if rotated is not None and not (rotated.module == path and self._are_rotated(rotated, query, key)):
             self._flow.note_reads(rotated.inputs)

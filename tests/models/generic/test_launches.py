@@ -99,6 +99,22 @@ def test_norms_of_heads_that_something_else_reads_stay_where_they_are(monkeypatc
     assert {call.sources for call in trace(config_of(*QWEN3), 64).attention} == {None}
 
 
+def test_norms_of_keys_that_are_values_as_well_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = transformers.models.qwen3.modeling_qwen3
+
+    def forward(self: Any, hidden_states: torch.Tensor, position_embeddings: Any, **options: Any) -> Any:
+        shape = *hidden_states.shape[:-1], -1, self.head_dim
+        query = self.q_norm(self.q_proj(hidden_states).view(shape)).transpose(1, 2)
+        value = key = self.k_norm(self.k_proj(hidden_states).view(shape)).transpose(1, 2)
+        query, key = file.apply_rotary_pos_emb(query, key, *position_embeddings)
+        attend = file.ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
+        attended, _ = attend(self, query, key, value, options["attention_mask"], scaling=self.scaling)
+        return self.o_proj(attended.reshape(*hidden_states.shape[:-1], -1)), None
+
+    monkeypatch.setattr(file.Qwen3Attention, "forward", forward)
+    assert {call.sources for call in trace(config_of(*QWEN3), 64).attention} == {None}
+
+
 class TestResidualStream:
     residual = torch.tensor([[[1.0, 2.0, 3.0]]])
     addend = torch.tensor([[[0.5, -1.0, 4.0]]])
