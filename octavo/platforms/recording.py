@@ -18,6 +18,7 @@ _ALLOCATIONS = {
     torch.ops.aten.new_empty_strided.default,
 }
 _DETACH = torch.ops.aten.detach.default
+_DROPOUT = torch.ops.aten.dropout.default
 
 
 class Recording(TorchDispatchMode):
@@ -63,6 +64,8 @@ class Recording(TorchDispatchMode):
         kwargs = kwargs or {}
         if func in _ALLOCATIONS:
             return self._memory.place(func(*args, **kwargs))
+        if func is _DROPOUT and not args[2]:  # outside of training
+            return args[0]
         if not kwargs:
             args = promoted(self._native, func, args, self._memory.place)
         result = None if kwargs else combined(self._native, func, args, self._memory.place)

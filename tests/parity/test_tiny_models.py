@@ -12,6 +12,7 @@ from tiny_checkpoints import CONFIGS, VOCAB_SIZE, Checkpoint
 
 from octavo import LLM, RequestOutput, SamplingParams
 from octavo.hub import load_model_config, resolve
+from octavo.models.generic import attention, rotary_tables
 from octavo.planning.groups import longest_sequence, make_groups
 from octavo.planning.memory import model_size
 from octavo.records import CacheGroup
@@ -66,6 +67,15 @@ def _num_blocks_of_longest(source: Checkpoint) -> int:
 
 def _num_preemptions(outputs: list[RequestOutput]) -> int:
     return sum(output.metrics.num_preemptions for output in outputs if output.metrics is not None)
+
+
+def test_rotation_by_other_tables_than_kernels_read(
+    checkpoint: Checkpoints, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "are_interleaved", lambda *tables: None)
+    monkeypatch.setattr(rotary_tables, "are_interleaved", lambda *tables: None)
+    for name in ("generic-glm", "generic-qwen3"):
+        _check(checkpoint(name), start(checkpoint(name)).generate(PROMPTS[:3], GREEDY, use_tqdm=False))
 
 
 @pytest.mark.sample(6)

@@ -9,11 +9,12 @@ import torch.nn.functional as F
 from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from octavo.kernels import NO_TERMS, AttentionSpec, HeadTerms, RopeTables
+from octavo.kernels import NO_TERMS, AttentionSpec, HeadNorms, HeadTerms, RopeTables, rms_norm
 from octavo.layers.attention import Attention
 from octavo.layers.build import Build
 from octavo.layers.context import StepContext
-from octavo.models.generic.behaviour import has_equal_halves, signed_sine
+from octavo.layers.norm import RMSNorm
+from octavo.models.generic.behaviour import Rotation, are_interleaved, as_pairs, kernel_tables, reordered
 from octavo.models.generic.division import Division
 from octavo.models.generic.rebind import original, rebind
 from octavo.models.generic.trace import ROTARY, SINKS, AttentionCall
@@ -37,48 +38,69 @@ class AttentionCalls(nn.Module):
         super().__init__()
         self._dtype = torch.get_default_dtype()
         self.layers = nn.ModuleList(_CalledAttention(call, build.at(call.name), division) for call in calls)
-        self._ordered = list(self.layers)
-        self._callers: dict[str, bool] = {}
+        self._ordered = [layer for layer in self.layers if isinstance(layer, _CalledAttention)]
+        self._callers: dict[str, set[Rotation | None]] = {}
         for call in calls:
-            self._callers[call.module] = self._callers.get(call.module, True) and call.rotary_dim > 0
-        self._has_equal_halves: bool | None = None
+            self._callers.setdefault(call.module, set()).add(call.rotation)
+        self._forms: dict[Rotation, bool | None] = {}
         self._next = 0
         self._step: StepContext | None = None
         self._positions: torch.Tensor | None = None
         # Of the next call; of calls whose queries and keys come rotated, the smallest that turns nothing.
         self._rope: RopeTables | None = None
         self._still: RopeTables | None = None
-        self._tables: list[tuple[torch.Tensor, RopeTables]] = []
+        self._are_normed = False  # those of the next call
+        self._tables: list[tuple[torch.Tensor, bool, RopeTables]] = []
 
     def attach(self, base: nn.Module) -> None:
         """Let the library's modules find these layers, and leave rotation to them where it is the usual one."""
-        for path, rotates in self._callers.items():
+        for path, rotations in self._callers.items():
             module = base.get_submodule(path)
             object.__setattr__(module, _CALLS, self)  # not a submodule
-            if rotates:
-                rebind(module, ROTARY, partial(self._take_tables, original(module, ROTARY)))
+            rotation = rotations.pop() if len(rotations) == 1 else None
+            if rotation is not None:
+                rebind(module, ROTARY, partial(self._take_tables, original(module, ROTARY), rotation))
+
+    def take_head_norms(self, base: nn.Module) -> None:
+        """Leave the norms of each head's query and key to the attention that reads them."""
+        for layer in self._ordered:
+            layer.take_head_norms(base)
 
     def begin(self, positions: torch.Tensor, step: StepContext) -> None:
         """Start a step with tokens at ``positions``, ``[T]``."""
         self._positions, self._step = positions, step
         self._next = 0
 
-    def note_tables(self, cos: torch.Tensor, tables: RopeTables) -> None:
+    def note_tables(self, cos: torch.Tensor, tables: RopeTables, *, is_interleaved: bool) -> None:
         """Take the kernels' tables that belong to cosines which the library's modules are about to get."""
-        self._tables.append((cos, tables))
+        self._tables.append((cos, is_interleaved, tables))
 
     def _take_tables(
-        self, rotate: Callable[..., Any], q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+        self,
+        rotate: Callable[..., Any],
+        rotation: Rotation,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
     ) -> Any:
         """Stands in for the library's function: queries and keys stay as they are, and their layer rotates them."""
-        self._rope = next((tables for noted, tables in self._tables if noted is cos), None)
+        form = rotation.has_interleaved_tables
+        self._rope = next(
+            (tables for noted, noted_form, tables in self._tables if noted is cos and noted_form == form), None
+        )
         if self._rope is None:
-            if self._has_equal_halves is None:  # once, in the first step, which is not captured
-                self._has_equal_halves = has_equal_halves(cos, sin)
-            if not self._has_equal_halves:
+            if rotation not in self._forms:  # once, in the first step, which is not captured
+                self._forms[rotation] = are_interleaved(cos, sin)
+            if self._forms[rotation] != form:
+                self._are_normed = True
+                q, k = self._ordered[self._next].normed_heads(q, k)
+                if rotation.is_interleaved:
+                    q, k = (reordered(heads, rotation.rotary_dim, as_pairs) for heads in (q, k))
                 return rotate(q, k, cos, sin)
-            self._rope = cos[0][:, None].to(self._dtype), signed_sine(sin)[0][:, None].to(self._dtype)
-            self.note_tables(cos, self._rope)
+            kernel_cos, kernel_sin = kernel_tables(cos, sin, is_interleaved=form)
+            self._rope = kernel_cos.to(self._dtype), kernel_sin.to(self._dtype)
+            self.note_tables(cos, self._rope, is_interleaved=form)
         return q, k
 
     def attend(
@@ -92,7 +114,9 @@ class AttentionCalls(nn.Module):
         layer = self._ordered[self._next]
         self._next += 1
         rope, self._rope = self._rope or self._resting(), None
-        attended: torch.Tensor = layer(query, key, value, sinks, rope, self._step)
+        norms = None if self._are_normed else layer.head_norms
+        self._are_normed = False
+        attended: torch.Tensor = layer(query, key, value, sinks, rope, norms, self._step)
         return attended
 
     def end(self) -> None:
@@ -125,6 +149,35 @@ class _CalledAttention(nn.Module):
         self._value_dim = call.value_dim
         spec = AttentionSpec(num_heads, num_kv_heads, self._head_dim, call.scale, call.softcap)
         self.attention = Attention(build.name, spec, build, call.window)
+        self._sources = call.sources
+        self._norms: tuple[RMSNorm, RMSNorm] | None = None
+
+    def take_head_norms(self, base: nn.Module) -> None:
+        """Take over the norms of queries and keys, if the attention can compute them."""
+        if self._sources is None:
+            return
+        first, second = map(base.get_submodule, self._sources)
+        if not isinstance(first, RMSNorm) or not isinstance(second, RMSNorm) or first.eps != second.eps:
+            return
+        if {len(norm.weight) for norm in (first, second)} != {self._head_dim}:
+            return
+        object.__setattr__(self, "_norms", (first, second))
+        for norm in (first, second):
+            vars(norm)["forward"] = _unchanged
+
+    @property
+    def head_norms(self) -> HeadNorms | None:
+        """The norms of each head's query and key."""
+        if self._norms is None:
+            return None
+        return HeadNorms(self._norms[0].weight, self._norms[1].weight, self._norms[0].eps)
+
+    def normed_heads(self, query: torch.Tensor, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Queries and keys, normed if this layer has their norms."""
+        norms = self.head_norms
+        if norms is None:
+            return query, key
+        return rms_norm(query, norms.query, norms.eps), rms_norm(key, norms.key, norms.eps)
 
     def forward(
         self,
@@ -133,12 +186,17 @@ class _CalledAttention(nn.Module):
         value: torch.Tensor,
         sinks: torch.Tensor | None,
         rope: RopeTables,
+        norms: HeadNorms | None,
         step: StepContext,
     ) -> torch.Tensor:
         joined = joined_heads(query, key, value, self._head_dim, rope[0].dtype)
         terms = NO_TERMS if sinks is None else HeadTerms(sinks[self._own].float())
-        attended = self.attention(joined, rope, None, step, terms)
+        attended = self.attention(joined, rope, norms, step, terms)
         return attended.view(1, len(attended), -1, self._head_dim)[..., : self._value_dim]
+
+
+def _unchanged(x: torch.Tensor) -> torch.Tensor:
+    return x
 
 
 def joined_heads(

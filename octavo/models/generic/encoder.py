@@ -60,7 +60,7 @@ class GenericEncoder(EncoderBase):
         division = division_of(whole.config, config.architecture, traced, build.tensor_parallel)
         self.conversion = CheckpointConversion(whole)
         fix_frequencies(whole, config, max_positions)
-        replace_layers(whole, build, traced.shared_inputs, division)
+        replace_layers(whole, build, traced, division)
         self.model = allocate(whole, whole._keep_in_fp32_modules_strict)
         self._calls = _EncoderCalls(traced.attention, division)
         for call in traced.attention:

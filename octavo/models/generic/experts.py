@@ -12,6 +12,7 @@ from transformers.integrations.moe import (
 )
 
 from octavo.layers.experts import Experts
+from octavo.layers.moe import Router
 from octavo.models.generic.behaviour import gate_of_activation
 from octavo.parallel import TensorParallel
 from octavo.platforms import runtime_of
@@ -38,6 +39,15 @@ class TokenExperts(Experts):
     def forward(self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         """See :meth:`Experts.forward`; the library's routers score in any type."""
         return super().forward(x, chosen, shares.float())
+
+
+class TokenRouter(Router):
+    """The choice of experts, for the library's code that goes on with it but not with logits."""
+
+    def forward(self, x: torch.Tensor) -> tuple[None, torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        """None for the logits, then :meth:`Router.forward`'s results in the library's order."""
+        chosen, shares = super().forward(x.reshape(-1, x.shape[-1]))
+        return None, shares, chosen
 
 
 def gate_of_experts(module: Any) -> str | None:

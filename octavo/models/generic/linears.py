@@ -5,8 +5,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import nn
 
+from octavo import kernels
 from octavo.layers.build import Build, Split
 from octavo.layers.linear import Linear, PartedLinear
+from octavo.models.generic.behaviour import GatedLayers
+from octavo.parallel import Section
 from octavo.quantization.slot import WeightSlot
 
 
@@ -17,14 +20,22 @@ class TokenLinear(nn.Module):
         build: of the module around it.
         name: its own attribute name.
         split, head_size: what several devices divide; see :meth:`Build.linear`.
+        section: of its outputs; None if they need no description.
     """
 
-    def __init__(self, layer: nn.Linear, build: Build, name: str, split: Split | None, head_size: int) -> None:
+    def __init__(
+        self,
+        layer: nn.Linear,
+        build: Build,
+        name: str,
+        split: Split | None,
+        head_size: int,
+        section: Section | None = None,
+    ) -> None:
         super().__init__()
+        parts = layer.out_features if section is None else [section]
         has_bias = layer.bias is not None
-        linear = build.linear(
-            name, layer.in_features, layer.out_features, bias=has_bias, split=split, head_size=head_size
-        )
+        linear = build.linear(name, layer.in_features, parts, bias=has_bias, split=split, head_size=head_size)
         assert isinstance(linear, Linear), "one layer of the checkpoint"
         linear.is_member = True
         self.linear = linear
@@ -85,28 +96,44 @@ class TokenMLP(nn.Module):
     """``down(act(gate(x)) · up(x))`` over the last of any number of dimensions.
 
     Args:
-        layers: the library's gate, up and down projection.
-        gate: name of the gated activation in kernels.
+        module: the library's.
+        found: its parts.
         build: of the module itself.
         is_divided: whether several devices divide it.
     """
 
-    def __init__(
-        self, layers: tuple[nn.Linear, nn.Linear, nn.Linear], gate: str, build: Build, *, is_divided: bool
-    ) -> None:
+    def __init__(self, module: nn.Module, found: GatedLayers, build: Build, *, is_divided: bool) -> None:
         super().__init__()
-        first, second, down = layers
-        sizes = {"gate_proj": first.out_features, "up_proj": second.out_features}
+        layers = {name: module.get_submodule(name) for name in (*found.inputs, found.output)}
+        linears = {name: layer for name, layer in layers.items() if isinstance(layer, nn.Linear)}
+        first, down = linears[found.inputs[0]], linears[found.output]
+        halves = [Section(down.in_features)] * 2
+        parts = halves if len(found.inputs) == 1 else dict(zip(found.inputs, halves, strict=True))
+        name = "gate_up_proj" if len(found.inputs) > 1 else found.inputs[0]
         splits: tuple[Split | None, Split | None] = ("column", "row") if is_divided else (None, None)
-        self.gate_up_proj = build.linear(
-            "gate_up_proj", first.in_features, sizes, bias=first.bias is not None, split=splits[0]
-        )
+        self.gate_up_proj = build.linear(name, first.in_features, parts, bias=first.bias is not None, split=splits[0])
         self.down_proj = build.linear(
-            "down_proj", down.in_features, down.out_features, bias=down.bias is not None, split=splits[1]
+            found.output, down.in_features, down.out_features, bias=down.bias is not None, split=splits[1]
         )
-        self._gate = gate
+        self._gate = found.gate
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[..., hidden]`` in and out."""
         rows = x.reshape(-1, x.shape[-1])
         return self.down_proj(self.gate_up_proj.gated(rows, self._gate)).view(*x.shape[:-1], -1)
+
+
+class TokenActivation(nn.Module):
+    """An activation over values that nothing else reads.
+
+    Args:
+        kind: its name in kernels.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self._kind = kind
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of any shape, in and out; may overwrite ``x``."""
+        return kernels.activate(x, self._kind)

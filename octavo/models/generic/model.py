@@ -59,7 +59,7 @@ class GenericForCausalLM(CausalLM):
         self.calls = AttentionCalls(traced.attention, build.at(prefix), division)
         tabulate(base, max_positions, self.calls)
         replace_module(base, embeddings, embedding)
-        replace_layers(base, build.at(prefix), traced.shared_inputs, division)
+        replace_layers(base, build.at(prefix), traced, division)
         self.model = allocate(base, whole._keep_in_fp32_modules_strict)
         object.__setattr__(self, "_embedding", embedding)  # not a submodule: it is one of the model
         tied = embedding if head.weight is embeddings.weight else None
@@ -72,6 +72,7 @@ class GenericForCausalLM(CausalLM):
             bias=head.bias is not None,
         )
         self.calls.attach(base)
+        self.calls.take_head_norms(base)
         self._library_head = LibraryHead(whole, base, head, self)
 
     def convert_checkpoint(self, checkpoint: Checkpoint) -> Checkpoint:

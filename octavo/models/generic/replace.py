@@ -1,21 +1,35 @@
 """Puts Octavo's layers in the place of the library's where they compute the same."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import nn
 
 from octavo.layers.build import Build, Split
 from octavo.layers.embedding import Embedding
-from octavo.layers.norm import RMSNorm, UnitOffsetRMSNorm
-from octavo.models.generic.behaviour import embedding_scale, gated_layers, rms_norm_offset
+from octavo.layers.norm import LayerNorm, Norm, RMSNorm, UnitOffsetRMSNorm, UnitRMSNorm
+from octavo.models.generic.behaviour import (
+    activation_kind,
+    embedding_scale,
+    gated_layers,
+    is_layer_norm,
+    is_unit_rms_norm,
+    rms_norm_offset,
+    routing_of,
+)
 from octavo.models.generic.division import Division
-from octavo.models.generic.experts import TokenExperts, gate_of_experts
-from octavo.models.generic.linears import SharedGemm, SharedLinear, TokenLinear, TokenMLP
-from octavo.parallel import TensorParallel
+from octavo.models.generic.experts import TokenExperts, TokenRouter, gate_of_experts
+from octavo.models.generic.linears import SharedGemm, SharedLinear, TokenActivation, TokenLinear, TokenMLP
+from octavo.models.generic.residual import join_additions
+from octavo.models.generic.trace import Trace
+from octavo.parallel import Section, TensorParallel
 from octavo.quantization.scheme import LinearScheme
+from octavo.records.experts import Score
 
 _EPSILONS = ("variance_epsilon", "eps", "norm_eps")
+_NormKey = tuple[type, float, int, int]
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
@@ -53,35 +67,41 @@ def replace_module(root: nn.Module, old: nn.Module, new: nn.Module) -> None:
                 setattr(parent, name, new)
 
 
-def replace_layers(base: nn.Module, build: Build, shared_inputs: Sequence[tuple[str, ...]], division: Division) -> None:
-    """Replace feed-forward parts, experts, norms and linear layers.
+def replace_layers(base: nn.Module, build: Build, traced: Trace, division: Division) -> None:
+    """Replace feed-forward parts, experts and their routers, activations, norms and linear layers.
 
     Args:
         build: of ``base``.
-        shared_inputs: see :class:`octavo.models.generic.trace.Trace`.
     """
+    for path in traced.last_readers:
+        _replace_activation(base, path)
+    for path in traced.unread_firsts:
+        _replace_router(base, path, build)
     for path, module in list(base.named_modules()):
         found = gated_layers(module)
         if found is not None:
-            splits = [division.split(f"{path}.{name}") for name in ("gate_proj", "up_proj", "down_proj")]
+            splits = [division.split(f"{path}.{name}") for name in (*found.inputs, found.output)]
             is_divided = splits == ["column", "column", "row"]
-            _put(base, path, TokenMLP(found.layers, found.gate, build.at(path), is_divided=is_divided))
-    norms: dict[tuple[type, float, int], int | None] = {}
+            _put(base, path, TokenMLP(module, found, build.at(path), is_divided=is_divided))
+    norms: dict[_NormKey, Callable[[], Norm] | None] = {}
     for path, module in list(base.named_modules()):
-        norm = _norm(module, norms)
+        norm = _norm(module, norms) or _unit_norm(module, traced.input_sizes.get(path))
         if norm is not None:
             _put(base, path, norm)
     for path, module in list(base.named_modules()):
         gate = gate_of_experts(module)
         if gate is not None:
             _put(base, path, TokenExperts(module, path.rpartition(".")[2], gate, division.tensor_parallel))
-    for paths in shared_inputs:
-        _merge(base, build, paths, division)
+    sections = _interleaved_sections(traced)
+    for paths in traced.shared_inputs:
+        _merge(base, build, paths, division, sections)
     for path, module in list(base.named_modules()):
         if type(module) is nn.Linear:
             parent, _, name = path.rpartition(".")
             split, head_size = division.split(path), division.head_size(path, module.out_features)
-            _put(base, path, TokenLinear(module, build.at(parent) if parent else build, name, split, head_size))
+            at = build.at(parent) if parent else build
+            _put(base, path, TokenLinear(module, at, name, split, head_size, sections.get(path)))
+    join_additions(base, traced.joined_norms)
 
 
 def _put(base: nn.Module, path: str, new: nn.Module) -> None:
@@ -89,28 +109,72 @@ def _put(base: nn.Module, path: str, new: nn.Module) -> None:
     setattr(base.get_submodule(parent), name, new)
 
 
-def _norm(module: nn.Module, known: dict[tuple[type, float, int], int | None]) -> RMSNorm | None:
-    """Octavo's norm for a module that computes a root-mean-square norm with a weight; None for others."""
-    if [name for name, _ in module.named_parameters()] != ["weight"] or "Norm" not in type(module).__name__:
+def _norm(module: nn.Module, known: dict[_NormKey, Callable[[], Norm] | None]) -> Norm | None:
+    """Octavo's norm for a root-mean-square norm or a layer norm with a weight; None for other modules."""
+    names = [name for name, _ in module.named_parameters()]
+    if names not in (["weight"], ["weight", "bias"]) or "Norm" not in type(module).__name__:
         return None
     weight = module.get_parameter("weight")
     epsilon = next(_numbers(module, _EPSILONS), None)
     if weight.dim() != 1 or epsilon is None:
         return None
-    key = type(module), epsilon, len(weight)
+    key = type(module), epsilon, len(weight), len(names)
     if key not in known:
-        known[key] = rms_norm_offset(module, epsilon)
-    offset = known[key]
-    if offset is None:
+        known[key] = _norm_like(module, epsilon, len(weight), has_bias=len(names) == 2)
+    make = known[key]
+    return None if make is None else make()
+
+
+def _unit_norm(module: nn.Module, size: int | None) -> Norm | None:
+    """Octavo's norm for a root-mean-square norm without a weight; None for other modules."""
+    epsilon = next(_numbers(module, _EPSILONS), None)
+    if size is None or epsilon is None or list(module.parameters()) or "Norm" not in type(module).__name__:
         return None
-    return (UnitOffsetRMSNorm if offset else RMSNorm)(len(weight), epsilon)
+    return UnitRMSNorm(size, epsilon) if is_unit_rms_norm(module, epsilon) else None
+
+
+def _norm_like(module: nn.Module, epsilon: float, size: int, *, has_bias: bool) -> Callable[[], Norm] | None:
+    offset = None if has_bias else rms_norm_offset(module, epsilon)
+    if offset is not None:
+        return partial(UnitOffsetRMSNorm if offset else RMSNorm, size, epsilon)
+    return partial(LayerNorm, size, epsilon, has_bias=has_bias) if is_layer_norm(module, epsilon) else None
+
+
+def _replace_activation(base: nn.Module, path: str) -> None:
+    module = base.get_submodule(path)
+    has_tensors = bool([*module.parameters(), *module.buffers()])
+    kind = None if has_tensors else activation_kind(module)
+    if kind is not None:
+        _put(base, path, TokenActivation(kind))
+
+
+def _replace_router(base: nn.Module, path: str, build: Build) -> None:
+    module = base.get_submodule(path)
+    routing = routing_of(module)
+    if routing is not None:
+        hidden_size = module.get_parameter("weight").shape[1]
+        score: Score = "uniform" if build.uniform_routing else routing.score
+        _put(base, path, TokenRouter(hidden_size, replace(routing, score=score), correction=""))
 
 
 def _numbers(module: nn.Module, names: Sequence[str]) -> Iterator[float]:
     return (vars(module)[name] for name in names if isinstance(vars(module).get(name), float))
 
 
-def _merge(base: nn.Module, build: Build, paths: Sequence[str], division: Division) -> None:
+def _interleaved_sections(traced: Trace) -> dict[str, Section]:
+    """By their paths, outputs of linear layers that rotate as pairs of neighbours in the library's code."""
+    found: dict[str, Section] = {}
+    for call in traced.attention:
+        if call.rotation is not None and call.rotation.is_interleaved and call.sources is not None:
+            counts = call.num_heads, call.num_kv_heads
+            for path, count in zip(call.sources, counts, strict=True):
+                found[path] = Section(count * call.key_dim, call.key_dim, call.rotation.rotary_dim)
+    return found
+
+
+def _merge(
+    base: nn.Module, build: Build, paths: Sequence[str], division: Division, sections: Mapping[str, Section]
+) -> None:
     """Compute linear layers of one module that read the same tensor as one GEMM."""
     parent = paths[0].rpartition(".")[0]
     module = dict(base.named_modules()).get(parent)
@@ -132,7 +196,7 @@ def _merge(base: nn.Module, build: Build, paths: Sequence[str], division: Divisi
     gemm = (build.at(parent) if parent else build).linear(
         name,
         next(iter(linears.values())).in_features,
-        sizes,
+        {path.rpartition(".")[2]: sections.get(path, layer.out_features) for path, layer in linears.items()},
         bias=not has_no_bias,
         split=split,
         head_size=head_size,

@@ -9,7 +9,7 @@ from torch import nn
 
 from octavo.kernels import RopeTables, gather_rows
 from octavo.layers.rotary import PositionTables
-from octavo.models.generic.behaviour import has_equal_halves, run_on_cpu, signed_sine
+from octavo.models.generic.behaviour import are_interleaved, kernel_tables, run_on_cpu
 
 _TABLES = "octavo_tables"
 _ARGUMENTS = ["x", "position_ids"]
@@ -19,8 +19,8 @@ _LAYER_TYPE = "layer_type"
 class TakesTables(Protocol):
     """Who rotates by the kernels' tables."""
 
-    def note_tables(self, cos: torch.Tensor, tables: RopeTables) -> None:
-        """Take the kernels' tables that belong to cosines."""
+    def note_tables(self, cos: torch.Tensor, tables: RopeTables, *, is_interleaved: bool) -> None:
+        """Take the kernels' tables that belong to cosines; see :attr:`Rotation.has_interleaved_tables`."""
 
 
 def tabulate(base: nn.Module, max_positions: int, calls: TakesTables) -> None:
@@ -57,19 +57,20 @@ def _tables_of(
 
 
 class _RotaryTables(PositionTables):
-    """What an embedding returns for each position, and sines in the kernels' form."""
+    """What an embedding returns for each position, and what differs from that in the kernels' form."""
 
     _calls: TakesTables
 
     def __init__(self, tables: Mapping[str | None, tuple[torch.Tensor, torch.Tensor]], calls: TakesTables) -> None:
         super().__init__()
         object.__setattr__(self, "_calls", calls)  # not a submodule
-        self._have_kernel_form: dict[str | None, bool] = {}
+        self._are_interleaved: dict[str | None, bool | None] = {}
         for layer_type, (cos, sin) in tables.items():
-            self._have_kernel_form[layer_type] = has_equal_halves(cos, sin)
+            form = self._are_interleaved[layer_type] = are_interleaved(cos, sin)
             named = {"cos": cos, "sin": sin}
-            if self._have_kernel_form[layer_type]:
-                named["signed"] = signed_sine(sin)
+            if form is not None:
+                kernel_cos, kernel_sin = kernel_tables(cos[None], sin[None], is_interleaved=form)
+                named |= {"kernel_sin": kernel_sin} | ({"kernel_cos": kernel_cos} if form else {})
             for name, table in named.items():
                 self.register_buffer(_buffer(name, layer_type), table, persistent=False)
 
@@ -82,8 +83,10 @@ class _RotaryTables(PositionTables):
             return gather_rows(self.get_buffer(_buffer(name, layer_type)), position_ids[0])
 
         cos = rows("cos")[None]
-        if self._have_kernel_form[layer_type]:
-            self._calls.note_tables(cos, (cos[0][:, None], rows("signed")[:, None]))
+        form = self._are_interleaved[layer_type]
+        if form is not None:
+            tables = rows("kernel_cos") if form else cos[0][:, None], rows("kernel_sin")
+            self._calls.note_tables(cos, tables, is_interleaved=form)
         return cos, rows("sin")[None]
 
 

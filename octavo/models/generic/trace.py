@@ -6,7 +6,7 @@ either, and can be captured in graphs.
 
 import inspect
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from octavo.errors import UnsupportedModelError
 from octavo.hub.families.generic import not_served
 from octavo.hub.model_config import ModelConfig
-from octavo.models.generic.behaviour import rotates_halves
+from octavo.models.generic.behaviour import Rotation, rotation_of
+from octavo.models.generic.flow import Flow
 from octavo.models.generic.library import NO_INTERFACE, empty_model
 from octavo.models.generic.locality import NUM_TOKENS, TokenLocality
 from octavo.models.generic.masks import Mask, read_mask
@@ -45,8 +46,10 @@ class AttentionCall:
         module: the calling module's path.
         key_dim, value_dim: sizes of a head's key and value.
         window: number of tokens that a query attends to, itself included; None for all.
-        rotary_dim: numbers of each head that the caller's :data:`ROTARY` rotates just before, in the usual way; 0 if
-            it does something else.
+        rotation: what the caller's :data:`ROTARY` does to queries and keys just before, if nothing else happens to them
+            there and kernels can do it: pairs that are neighbours are those of linear layers' outputs. Else None.
+        sources: paths of the modules whose results are its queries and keys, before they are rotated if they are; None
+            if there are none for both, or if anything else reads what they return.
     """
 
     name: str
@@ -58,7 +61,8 @@ class AttentionCall:
     scale: float
     softcap: float | None
     window: int | None
-    rotary_dim: int = 0
+    rotation: Rotation | None = None
+    sources: tuple[str, str] | None = None
 
 
 @dataclass(slots=True)
@@ -68,10 +72,18 @@ class Trace:
     Attributes:
         attention: its calls of attention, in order.
         shared_inputs: linear layers of one module that read the same tensor, by their paths, in order.
+        joined_norms: modules without others inside that get sums of tensors which nothing else reads.
+        last_readers: modules without others inside whose input nothing reads after them.
+        input_sizes: last dimensions of what modules without others inside get.
+        unread_firsts: modules without others inside that return several tensors, the first of which nothing reads.
     """
 
     attention: list[AttentionCall] = field(default_factory=list)
     shared_inputs: list[tuple[str, ...]] = field(default_factory=list)
+    joined_norms: frozenset[str] = frozenset()
+    last_readers: frozenset[str] = frozenset()
+    unread_firsts: frozenset[str] = frozenset()
+    input_sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 def trace(config: ModelConfig, max_positions: int) -> Trace:
@@ -85,7 +97,8 @@ def trace(config: ModelConfig, max_positions: int) -> Trace:
     """
     model = empty_model(config, TRACE, "meta")
     fix_frequencies(model.base_model, config, max_positions)
-    tracer = _Tracer(config.architecture, model.base_model, is_encoder=config.is_encoder)
+    flow = Flow(model.base_model)
+    tracer = _Tracer(config.architecture, model.base_model, flow, is_encoder=config.is_encoder)
     positions = torch.empty(1, NUM_TOKENS, dtype=torch.int64, device="meta")
     token_ids, padding = torch.empty_like(positions), torch.ones_like(positions)
     locality = TokenLocality(positions, counts_tokens=not config.is_encoder)
@@ -93,7 +106,7 @@ def trace(config: ModelConfig, max_positions: int) -> Trace:
     inputs |= {"token_type_ids": token_ids} if config.is_encoder and takes(model, "token_type_ids") else {}
     inputs |= {} if config.is_encoder else {"use_cache": False}
     try:
-        with torch.inference_mode(), torch.device("meta"), tracer, locality:
+        with torch.inference_mode(), torch.device("meta"), tracer, flow, locality:
             model.base_model(**inputs)
     except UnsupportedModelError:
         raise
@@ -103,9 +116,14 @@ def trace(config: ModelConfig, max_positions: int) -> Trace:
         raise not_served(config.architecture, locality.complaint)
     if not tracer.calls:
         raise not_served(config.architecture, "it does not call the library's attention interface")
-    # A key that later layers read, too, must be rotated where it is made.
-    found = [replace(call, rotary_dim=0) for call in tracer.calls] if tracer.shares_keys else tracer.calls
-    return Trace(found, tracer.shared_inputs())
+    return Trace(
+        tracer.found(),
+        flow.shared_inputs(),
+        flow.joined_norms(),
+        flow.last_readers(),
+        flow.unread_firsts(),
+        flow.input_sizes(),
+    )
 
 
 def takes(model: nn.Module, name: str) -> bool:
@@ -127,8 +145,10 @@ def _reason(error: Exception) -> str:
 class _Rotated:
     """Queries and keys that were rotated last, in the usual way."""
 
+    module: str
+    inputs: tuple[torch.Tensor, torch.Tensor]
     results: tuple[torch.Tensor, torch.Tensor]
-    rotary_dim: int
+    rotation: Rotation
 
 
 class _Tracer:
@@ -136,56 +156,62 @@ class _Tracer:
 
     current: "_Tracer | None" = None
 
-    def __init__(self, architecture: str, base: nn.Module, *, is_encoder: bool) -> None:
+    def __init__(self, architecture: str, base: nn.Module, flow: Flow, *, is_encoder: bool) -> None:
         self._architecture = architecture
+        self._flow = flow
         self._is_encoder = is_encoder
         self._paths = {module: name for name, module in base.named_modules()}
         self._rotating = [module for module in base.modules() if calls(module, ROTARY)]
         self._rotated: _Rotated | None = None
-        self._linears = [(name, module) for name, module in base.named_modules() if type(module) is nn.Linear]
-        self._inputs: list[tuple[str, torch.Tensor]] = []
-        self._hooks: list[Any] = []
         self._count: Counter[str] = Counter()
         self._keys: list[torch.Tensor] = []
+        self._values: list[torch.Tensor] = []
+        self._unrotated: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.calls: list[AttentionCall] = []
 
-    @property
-    def shares_keys(self) -> bool:
-        """Whether several calls got the same keys."""
-        return len({id(key) for key in self._keys}) < len(self._keys)
+    def found(self) -> list[AttentionCall]:
+        """The calls, once the run has ended."""
+        if self._is_encoder or len({id(key) for key in self._keys}) < len(self._keys):
+            # A key that later layers read, too, must be normed and rotated where it is made. Encoders' attention does
+            # neither.
+            return [replace(call, rotation=None) for call in self.calls]
+        calls = zip(self.calls, self._unrotated, self._values, strict=True)
+        found = [replace(call, sources=self._sources(*unrotated, value)) for call, unrotated, value in calls]
+        left = {call.module for call in found if not self._can_rotate(call)}
+        return [replace(call, rotation=None, sources=None) if call.module in left else call for call in found]
+
+    def _sources(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[str, str] | None:
+        of_query, of_key, of_value = map(self._flow.leaf_behind, (query, key, value))
+        return None if of_query is None or of_key is None or of_value in (of_query, of_key) else (of_query, of_key)
+
+    def _can_rotate(self, call: AttentionCall) -> bool:
+        """Whether a call's rotation, if there is one, can be left to kernels."""
+        if call.rotation is None or not call.rotation.is_interleaved:
+            return True
+        return call.sources is not None and all(map(self._flow.is_linear, call.sources))
 
     def __enter__(self) -> "_Tracer":
         _Tracer.current = self
         for module in self._rotating:
-            rebind(module, ROTARY, partial(self._rotate, original(module, ROTARY)))
-        for name, module in self._linears:
-            self._hooks.append(
-                module.register_forward_pre_hook(lambda _, inputs, name=name: self._inputs.append((name, inputs[0])))
-            )
+            rebind(module, ROTARY, partial(self._rotate, self._paths[module], original(module, ROTARY)))
         return self
 
     def __exit__(self, *exception: Any) -> None:
         _Tracer.current = None
-        for hook in self._hooks:
-            hook.remove()
 
-    def _rotate(self, function: Callable[..., Any], *tensors: Any, **options: Any) -> Any:
-        rotated = function(*tensors, **options)
+    def _rotate(self, path: str, function: Callable[..., Any], *tensors: Any, **options: Any) -> Any:
         if len(tensors) == 4 and not options:
-            query, _, cos, _ = tensors
+            query, key, cos, _ = tensors
             is_one_row = cos.dim() == 3 and len(cos) == 1
-            if is_one_row and rotates_halves(function, query.shape[-1], cos.shape[-1]):
-                self._rotated = _Rotated(rotated, cos.shape[-1])
-        return rotated
-
-    def shared_inputs(self) -> list[tuple[str, ...]]:
-        """See :attr:`Trace.shared_inputs`; layers that run several times are left out."""
-        count = Counter(name for name, _ in self._inputs)
-        groups: dict[tuple[str, int], list[str]] = {}
-        for name, tensor in self._inputs:
-            if count[name] == 1:
-                groups.setdefault((name.rpartition(".")[0], id(tensor)), []).append(name)
-        return [tuple(names) for names in groups.values() if len(names) > 1]
+            rotation = rotation_of(function, query.shape[-1], cos.shape[-1]) if is_one_row else None
+            if rotation is not None:
+                if self._rotated is not None:
+                    self._flow.note_reads(self._rotated.inputs)
+                with self._flow.paused():  # its inputs count as read if no attention gets its results
+                    rotated = function(*tensors)
+                self._rotated = _Rotated(path, (query, key), rotated, rotation)
+                return rotated
+        return function(*tensors, **options)
 
     def add(
         self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, options: Any
@@ -199,8 +225,12 @@ class _Tracer:
         if isinstance(mask, Mask) and mask.complaint:
             raise not_served(self._architecture, mask.complaint)
         self._keys.append(key)
+        self._values.append(value)
         rotated, self._rotated = self._rotated, None
-        is_rotated = rotated is not None and rotated.results[0] is query and rotated.results[1] is key
+        if rotated is not None and not (rotated.module == path and self._are_rotated(rotated, query, key)):
+            self._flow.note_reads(rotated.inputs)
+            rotated = None
+        self._unrotated.append((query, key) if rotated is None else rotated.inputs)
         count, self._count[path] = self._count[path], self._count[path] + 1
         scale = options.get("scaling")
         self.calls.append(
@@ -214,8 +244,15 @@ class _Tracer:
                 scale=key.shape[3] ** -0.5 if scale is None else float(scale),
                 softcap=next((options[name] for name in _SOFTCAPS if options.get(name) is not None), None),
                 window=window,
-                rotary_dim=rotated.rotary_dim if rotated is not None and is_rotated else 0,
+                rotation=None if rotated is None else rotated.rotation,
             )
+        )
+
+    def _are_rotated(self, rotated: _Rotated, query: torch.Tensor, key: torch.Tensor) -> bool:
+        """Whether queries and keys are what has been rotated, or that and the rest of the same heads."""
+        return all(
+            heads is part or self._flow.is_completed(heads, part, source)
+            for heads, part, source in zip((query, key), rotated.results, rotated.inputs, strict=True)
         )
 
     def _check(
@@ -254,7 +291,8 @@ def _attend(
     """The library's attention interface, ``[1, H, T, D] → [1, T, H, D]``."""
     assert _Tracer.current is not None, "a model that is traced"
     _Tracer.current.add(module, query, key, value, attention_mask, options)
-    return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3]), None
+    size = 1, query.shape[2], query.shape[1], value.shape[3]
+    return torch.empty(size, dtype=query.dtype, device=query.device), None
 
 
 ALL_ATTENTION_FUNCTIONS.register(TRACE, _attend)

@@ -31,6 +31,14 @@ def build(config: ModelConfig) -> GenericEncoder:
         return GenericEncoder(config, Build(), 32)
 
 
+def test_rotation_stays_the_librarys() -> None:
+    raw = transformers.CohereConfig(**SIZES).to_dict()
+    config = parse_config(raw | {"architectures": ["CohereForCausalLM"]}, "transformers")
+    assert all(call.rotation is not None for call in trace(config, 32).attention)
+    eurobert = encoder_of(transformers.EuroBertConfig, "EuroBertModel")
+    assert {call.rotation for call in trace(eurobert, 32).attention} == {None}
+
+
 def test_texts_are_as_long_as_the_table_of_positions() -> None:
     assert encoder_of(*ELECTRA).max_position_embeddings == 64
     camembert = encoder_of(*CAMEMBERT, pad_token_id=1)

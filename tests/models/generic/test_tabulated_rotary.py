@@ -41,8 +41,8 @@ def test_tables_have_what_the_embedding_computes(
         found = _rotary(model.model)(x, positions, **options)
         for table, expected in zip(found, library(x, positions, **options), strict=True):
             torch.testing.assert_close(table, expected, rtol=0, atol=0)
-        cos, (kernels_cos, kernels_sin) = model.calls._tables[-1]
-        assert cos is found[0]
+        cos, is_interleaved, (kernels_cos, kernels_sin) = model.calls._tables[-1]
+        assert cos is found[0] and not is_interleaved
         torch.testing.assert_close(kernels_cos[:, 0], found[0][0], rtol=0, atol=0)
         first, second = found[1][0].chunk(2, -1)
         torch.testing.assert_close(kernels_sin[:, 0], torch.cat((-first, second), -1), rtol=0, atol=0)

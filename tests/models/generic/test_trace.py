@@ -9,6 +9,7 @@ from library_models import GEMMA2, LLAMA, MIXTRAL, QWEN3, config_of
 from transformers import masking_utils
 
 from octavo.errors import UnsupportedModelError
+from octavo.models.generic.behaviour import Rotation
 from octavo.models.generic.masks import Mask, read_mask
 from octavo.models.generic.trace import trace
 
@@ -20,7 +21,7 @@ def test_attention_calls_of_a_model_with_windows_and_caps() -> None:
     assert (first.name, first.window, second.window) == ("layers.0.self_attn", 9, None)
     assert (first.num_heads, first.num_kv_heads, first.key_dim, first.value_dim) == (4, 2, 12, 12)
     assert (first.scale, first.softcap) == (24**-0.5, 30.0)
-    assert first.rotary_dim == 12
+    assert first.rotation == Rotation(12)
 
 
 def test_layers_that_read_the_same_tensor() -> None:
@@ -31,12 +32,23 @@ def test_layers_that_read_the_same_tensor() -> None:
 
 def test_the_usual_rotation_is_left_to_octavo() -> None:
     for model in (LLAMA, QWEN3, MIXTRAL):
-        assert {call.rotary_dim for call in trace(config_of(*model), 64).attention} == {12}
+        assert {call.rotation for call in trace(config_of(*model), 64).attention} == {Rotation(12)}
 
 
-def test_rotation_of_another_kind_is_left_to_the_library() -> None:
-    config = config_of(transformers.CohereConfig, "CohereForCausalLM")
-    assert {call.rotary_dim for call in trace(config, 64).attention} == {0}
+def test_rotation_of_neighbours_is_left_to_octavo_where_layers_make_them() -> None:
+    cohere, glm = (transformers.CohereConfig, "CohereForCausalLM"), (transformers.GlmConfig, "GlmForCausalLM")
+    for model, expected in (
+        (cohere, Rotation(12, is_interleaved=True, has_interleaved_tables=True)),
+        (glm, Rotation(6, is_interleaved=True)),
+    ):
+        assert {call.rotation for call in trace(config_of(*model), 64).attention} == {expected}
+    config = config_of(*cohere, use_qk_norm=True)
+    assert {(call.rotation, call.sources) for call in trace(config, 64).attention} == {(None, None)}
+
+
+def test_rotation_of_a_part_that_is_cut_out_of_heads_is_left_to_octavo() -> None:
+    config = config_of(transformers.PhiConfig, "PhiForCausalLM")
+    assert {call.rotation for call in trace(config, 64).attention} == {Rotation(6)}
 
 
 def test_experts_are_traced_without_values() -> None:

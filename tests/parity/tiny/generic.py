@@ -6,6 +6,7 @@ from typing import Any
 from transformers import (
     ApertusConfig,
     BitNetConfig,
+    CohereConfig,
     CwmConfig,
     Dots1Config,
     Gemma3TextConfig,
@@ -65,6 +66,19 @@ _LONG = rope(
 # The library has no plan to divide these over devices.
 UNDIVIDED = ("generic-gpt2", "generic-gpt-oss", "generic-opt", "generic-bitnet")
 
+# Some of their operations are PyTorch's: rotations, routers, activations and norms of other kinds than ours.
+NOT_RECORDED = (
+    "generic-apertus",
+    "generic-dots1",
+    "generic-gpt-oss",
+    "generic-gpt2",
+    "generic-nanochat",
+    "generic-opt",
+    "generic-phi",
+    "generic-vaultgemma",
+    "generic-youtu",
+)
+
 CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     # Forms of layers: biases, ties, windows, norms of heads, experts, rotations, learned positions, sinks.
     "generic-llama": lambda: LlamaConfig(**sizes(attention_bias=True, mlp_bias=True)),
@@ -81,6 +95,7 @@ CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     "generic-phi3": lambda: Phi3Config(**sizes(rope_parameters=_LONG)),
     "generic-olmo2": lambda: Olmo2Config(**sizes()),
     "generic-glm": lambda: GlmConfig(**sizes(head_dim=12, partial_rotary_factor=0.5)),
+    "generic-cohere": lambda: CohereConfig(**sizes()),
     "generic-gpt2": lambda: GPT2Config(**sizes(n_positions=MAX_LENGTH)),
     "generic-phi": lambda: PhiConfig(**sizes(hidden_size=64, partial_rotary_factor=0.5)),
     "generic-gpt-oss": lambda: GptOssConfig(**sizes(head_dim=12, sliding_window=9, **_MIXTRAL, **_layers("lglg"))),
