@@ -30,7 +30,8 @@ _KEPT = (1.0, 0.95, 0.9)
 RANGES = tuple((below, above) for below in _KEPT for above in _KEPT)
 """What is tried for 16 codes: the parts of half a group's range that they span below and above its centre. ``native/``
 has the same table."""
-_ROUNDED_AT_ONCE = 1 << 22
+ROUNDED_AT_ONCE = 1 << 21
+"""Values that are rounded at a time; as many are tried for each of :data:`RANGES`."""
 
 
 class GroupedTensors(NamedTuple):
@@ -139,7 +140,7 @@ def unpack_codes(packed: torch.Tensor, unit: int) -> torch.Tensor:
 
 def round_weight(weight: torch.Tensor, form: Rounding, group: int) -> GroupedTensors:
     """A weight ``[out, in]`` rounded as ``docs/quantization.md`` defines it."""
-    parts = [round_rows(rows, form, group) for rows in weight.split(max(1, _ROUNDED_AT_ONCE // weight.shape[1]))]
+    parts = [round_rows(rows, form, group) for rows in weight.split(max(1, ROUNDED_AT_ONCE // weight.shape[1]))]
     codes, scales, zeros = (torch.cat(found) for found in zip(*parts, strict=True))
     if form == "int8":
         return GroupedTensors(codes, scales, None, 8)
@@ -165,29 +166,35 @@ def _round_to_int4(groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, to
     # Zero is within the range, so that a zero is a code.
     low, high = groups.amin(-1).clamp_(max=0), groups.amax(-1).clamp_(min=0)
     centre, half = (low + high) / 2, (high - low) / 2
-    scales, zeros, least = torch.zeros_like(half), torch.zeros_like(half), torch.full_like(half, math.inf)
-
-    def keep_better(new_scales: torch.Tensor, new_zeros: torch.Tensor) -> None:
-        """Take the scales and zeros, rounded as they are stored, of the groups that they suit better."""
-        nonlocal scales, zeros, least
-        new_scales = new_scales.half().float()
-        new_zeros = (new_zeros / ZERO_STEP).nan_to_num_().round_().clamp_(0, 15 / ZERO_STEP) * ZERO_STEP
-        steps = _int4_codes(groups, new_scales, new_zeros).sub_(new_zeros[..., None])
-        errors = steps.mul_(new_scales[..., None]).sub_(groups).square_().sum(-1)
-        is_better = errors < least
-        scales, zeros = torch.where(is_better, new_scales, scales), torch.where(is_better, new_zeros, zeros)
-        least = torch.where(is_better, errors, least)
-
-    for below, above in RANGES:
-        step = half * ((below + above) / 15)
-        keep_better(step, (half * below - centre) / step)
+    parts = [((below + above) / 15, below) for below, above in RANGES]
+    widths, below = groups.new_tensor(parts).T[..., None, None]
+    steps = half * widths
+    # Of equal errors the first one's: where none is a number, as of a group of NaNs, scale and zero are 0.
+    scales, zeros, errors = _tried(groups, steps, (half * below - centre) / steps)
+    least = errors.amin(0)
+    first = ((errors == least) * torch.arange(len(RANGES), 0, -1, device=errors.device)[:, None, None]).argmax(0)
+    is_number = least < math.inf
+    scales, zeros = (torch.where(is_number, tried.gather(0, first[None])[0], 0) for tried in (scales, zeros))
     # The line that fits best through the values of the codes that they have now.
     codes = _int4_codes(groups, scales, zeros)
     mean_code, mean = codes.mean(-1), groups.mean(-1)
     codes.sub_(mean_code[..., None])
     step = (codes * (groups - mean[..., None])).sum(-1) / codes.square().sum(-1)
-    keep_better(step, mean_code - mean / step)
+    new_scales, new_zeros, new_errors = _tried(groups, step, mean_code - mean / step)
+    is_better = new_errors < least
+    scales, zeros = torch.where(is_better, new_scales, scales), torch.where(is_better, new_zeros, zeros)
     return _int4_codes(groups, scales, zeros), scales, zeros
+
+
+def _tried(
+    groups: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Scales and zeros as they are stored, ``[..., out, groups]``, and the groups' squared errors with them."""
+    scales = scales.half().float()
+    zeros = (zeros / ZERO_STEP).nan_to_num_().round_().clamp_(0, 15 / ZERO_STEP) * ZERO_STEP
+    steps = _int4_codes(groups, scales, zeros).sub_(zeros[..., None])
+    errors = steps.mul_(scales[..., None]).sub_(groups).square_().sum(-1)
+    return scales, zeros, errors.nan_to_num_(nan=math.inf, posinf=math.inf)
 
 
 def _int4_codes(groups: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> torch.Tensor:

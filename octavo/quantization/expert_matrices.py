@@ -11,7 +11,7 @@ from octavo.kernels import FLOAT8, FORMATS, LANES
 from octavo.kernels.block_experts import BlockMatrices
 from octavo.kernels.blocks import INPUT_GROUP
 from octavo.kernels.float4 import exponents_of, float4_codes
-from octavo.kernels.grouped import ZERO_STEP, Rounding, round_rows
+from octavo.kernels.grouped import ROUNDED_AT_ONCE, ZERO_STEP, Rounding, round_rows
 from octavo.kernels.packed_experts import UNIT, PackedMatrices, pack_units
 from octavo.kernels.scaled import quantize_rows
 from octavo.quantization.blocks import MADE_AT_LOAD, pack_blocks, quantizer, raw_slot
@@ -22,7 +22,6 @@ from octavo.quantization.stored import raw_blocks
 
 _ROWS_OF_TENSOR_CORES = 8
 _FLOAT8_UNIT = 16
-_ROUNDED_AT_ONCE = 1 << 22
 
 Experts = int | slice
 """One expert, or some of them."""
@@ -179,7 +178,7 @@ class PackedMatrix(ExpertMatrix):
 
     def _round(self, expert: int, rows: slice, values: torch.Tensor) -> None:
         start = rows.start
-        for part in values.split(max(1, _ROUNDED_AT_ONCE // values.shape[-1])):
+        for part in values.split(max(1, ROUNDED_AT_ONCE // values.shape[-1])):
             own = slice(start, start + len(part))
             if self._form.kind == "float8":
                 codes, scales = quantize_rows(part.reshape(-1, self._group))

@@ -78,7 +78,6 @@ def reads_experts(weights: PackedExperts) -> bool:
         weight.bits == 4
         and weight.codes.shape[2] % 16 == 0
         and weight.group % (UNIT_INPUTS if weight.is_float4 else ROUND_INPUTS) == 0
-        and weight.codes.numel() < 1 << 34  # units are counted by 32 bits
         for weight in (weights.gate_up, weights.down)
     )
 
