@@ -33,6 +33,8 @@ def changed() -> ModuleType:
         (["octavo/errors.py", "tests/conftest.py", "README.md", "octavo/gone/module.py"], []),
         (["tests/parity/test_tiny_models.py", "tests/cache/test_block_pool.py"], ["tests/cache/test_block_pool.py"]),
         ([f"octavo/{name}/module.py" for name in PACKAGES], []),
+        ([f"octavo/{name}/module.py" for name in ("kernels", "layers", "models", "quantization")], []),
+        ([f"tests/cache/test_{name}.py" for name in ("block_pool", "gone")] * 7, ["tests/cache/test_block_pool.py"]),
         ([], []),
     ],
 )
