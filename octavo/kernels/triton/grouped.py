@@ -10,6 +10,7 @@ not depend on the others, :mod:`grouped_kernel` multiplies all.
 import torch
 import torch.nn.functional as F
 
+from octavo.errors import UnsupportedModelError
 from octavo.kernels import grouped
 from octavo.kernels.grouped import ZERO_STEP, GroupedTensors, pack_unit
 from octavo.kernels.linear import GATES, LinearOp
@@ -74,6 +75,12 @@ class GroupedLinear(LinearOp):
     def refresh(self) -> None:
         if self._terms is not None:
             self._terms.copy_(make_terms(self._weight))
+        if self._has_units and not unit_gemm.reads(self._weight):
+            # Recorded steps keep the kernel that was chosen.
+            raise UnsupportedModelError(
+                f"A scale of new MXFP4 weights is larger than 2**{unit_gemm.LARGEST_EXPONENT - 127}, which the GPU's "
+                "kernels do not take, and such weights are probably damaged."
+            )
 
     def choose(self, num_rows: int, dtype: torch.dtype = torch.bfloat16) -> Tile | None:
         """The kernel for Hopper that multiplies so many rows; None for the portable kernel or the library."""

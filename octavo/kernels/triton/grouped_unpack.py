@@ -108,25 +108,15 @@ A code in the low bits of 16 is a subnormal float, or one of the first normal on
 """
 
 
-_FLOAT_WORD = """
-shr.u32 next, {word}, 8;
-and.b32 part, {word}, 0x000F000F;
-mul.lo.u32 part, part, 0x1040;
+_FLOAT_PLACES = (("{word}", "0x000F000F"), ("next", "0x000F000F"), ("{word}", "0x00F000F0"), ("next", "0x00F000F0"))
+_FLOAT_WORD = "\nshr.u32 next, {word}, 8;\n" + "".join(
+    f"""and.b32 part, {source}, {mask};
+mul.lo.u32 part, part, {"0x1040" if mask.endswith("F") else "0x104"};
 and.b32 part, part, 0x81C081C0;
-mul.rn.{dtype} {outs[0]}, part, $10;
-and.b32 part, next, 0x000F000F;
-mul.lo.u32 part, part, 0x1040;
-and.b32 part, part, 0x81C081C0;
-mul.rn.{dtype} {outs[1]}, part, $10;
-and.b32 part, {word}, 0x00F000F0;
-mul.lo.u32 part, part, 0x104;
-and.b32 part, part, 0x81C081C0;
-mul.rn.{dtype} {outs[2]}, part, $10;
-and.b32 part, next, 0x00F000F0;
-mul.lo.u32 part, part, 0x104;
-and.b32 part, part, 0x81C081C0;
-mul.rn.{dtype} {outs[3]}, part, $10;
+mul.rn.{{dtype}} {{outs[{place}]}}, part, $10;
 """
+    for place, (source, mask) in enumerate(_FLOAT_PLACES)
+)
 """Likewise for floats, times a factor: a product puts the code in two places, of which one has its sign, and the other
 its exponent and fraction, where bfloat16 has them."""
 

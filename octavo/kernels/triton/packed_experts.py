@@ -23,6 +23,7 @@ from octavo.kernels.triton.few_experts import with_few
 from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch
 from octavo.kernels.triton.packed_experts_kernel import packed_experts_kernel, round_groups_kernel
 from octavo.kernels.triton.scaled import quantize_rows
+from octavo.kernels.triton.unit_gemm import LARGEST_EXPONENT
 from octavo.records.experts import ExpertSpec
 
 ROUNDED_PAIRS = 16
@@ -30,8 +31,6 @@ ROUNDED_PAIRS = 16
 
 _MAX_STEP = 128
 _ROUNDED_VALUES = 4096
-_LARGEST_EXPONENT = 127 + 33
-"""Of scales of 4-bit floats; see :func:`octavo.kernels.triton.pair_unpack.unpack_floats`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +96,10 @@ def make_packed_experts(
         UnsupportedModelError: scales of 4-bit floats are too large.
     """
     for weight in (weights.gate_up, weights.down):
-        if weight.is_float4 and int(weight.scales.max()) > _LARGEST_EXPONENT:
+        if weight.is_float4 and int(weight.scales.max()) > LARGEST_EXPONENT:
             raise UnsupportedModelError(
                 f"A scale of MXFP4 experts is 2**{int(weight.scales.max()) - 127}; the GPU's kernels take scales of up "
-                f"to 2**{_LARGEST_EXPONENT - 127}, and such weights are probably damaged."
+                f"to 2**{LARGEST_EXPONENT - 127}, and such weights are probably damaged."
             )
     if deterministic:
         return partial(packed_experts, weights=weights._replace(rounds_inputs=False), spec=spec)

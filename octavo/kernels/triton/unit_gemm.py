@@ -27,6 +27,9 @@ MAX_ROWS = 64
 MAX_TOKENS = 4
 """Tokens up to which each pair reads its expert by itself: few of them share one."""
 
+LARGEST_EXPONENT = 127 + 33
+"""Of scales of 4-bit floats that are part of bfloat16 values."""
+
 
 class UnitTile(NamedTuple):
     """A program's work.
@@ -68,8 +71,12 @@ class _Weight(NamedTuple):
 
 
 def reads(weight: GroupedTensors) -> bool:
-    """Whether the kernel takes a weight: 4-bit floats in groups of 32 inputs, packed in units of as many."""
-    return weight.is_float4 and weight.group == UNIT_INPUTS and weight.codes.data_ptr() % 16 == 0
+    """Whether the kernel takes a weight: 4-bit floats in groups of 32 inputs, packed in units of as many.
+
+    Waits for the device, since it depends on the largest scale.
+    """
+    has_units = weight.is_float4 and weight.group == UNIT_INPUTS and weight.codes.data_ptr() % 16 == 0
+    return has_units and int(weight.scales.max()) <= LARGEST_EXPONENT
 
 
 def reads_experts(weights: PackedExperts) -> bool:

@@ -6,6 +6,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from octavo.kernels.triton.experts_kernel import activate
 from octavo.kernels.triton.grouped_unpack import FLOAT_SCALE, UNIT_SCALE, float_pair, integer_pair
 from octavo.kernels.triton.unit_operands import (
     ROUND_ROWS,
@@ -119,31 +120,6 @@ def _multiply(totals, loaded, values, FORM: gl.constexpr, mma: gl.constexpr):
             sums = totals[tile] + scale[:, :, None] * sums
         later = later + (sums,)  # type: ignore[assignment]
     return later
-
-
-@gluon.jit
-def activate(gate, up, alpha, limit, ACTIVATION: gl.constexpr):
-    """An expert's activation in float32; see :class:`octavo.records.experts.ExpertSpec`."""
-    slope = gate
-    if ACTIVATION == "clamped_swiglu":
-        gate = gl.minimum(gate, limit)
-        slope = alpha * gate
-        up = gl.minimum(gl.maximum(up, -limit), limit) + 1.0
-    elif ACTIVATION == "clamped_silu":
-        gate = gl.minimum(gate, limit)
-        slope = gate
-        up = gl.minimum(gl.maximum(up, -limit), limit)
-    elif ACTIVATION == "swiglu_step":
-        up = gl.minimum(gl.maximum(up, -limit), limit)
-    elif ACTIVATION == "gelu_tanh":
-        # (1 + tanh(z)) / 2 is sigmoid(2z).
-        slope = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
-    else:
-        gl.static_assert(ACTIVATION == "silu")
-    gate = gate / (1.0 + gl.exp(-slope))
-    if ACTIVATION == "swiglu_step":
-        gate = gl.minimum(gate, limit)
-    return gate * up
 
 
 @gluon.jit(do_not_specialize=["num_rows"])

@@ -10,6 +10,7 @@ import torch
 from test_triton_packed_experts import draw, in_type, make, tokens
 from test_triton_packed_experts import random as draw_values
 
+from octavo.errors import UnsupportedModelError
 from octavo.kernels import grouped
 from octavo.kernels.grouped import GroupedTensors, round_weight
 from octavo.kernels.linear import GATES
@@ -57,6 +58,11 @@ def test_few_rows_of_floats_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {rows for rows in (1, 8, 9, 64, 65) if isinstance(op.choose(rows), UnitTile)} == {1, 8, 9, 64}
     assert not isinstance(op.choose(1, torch.float16), UnitTile), "scales of floats need bfloat16's range"
     assert GroupedLinear(weight, None, deterministic=True).choose(1) is None
+    op.refresh()
+    weight.scales[3, 2] = unit_gemm.LARGEST_EXPONENT + 1
+    with pytest.raises(UnsupportedModelError, match=r"larger than 2\*\*33"):
+        op.refresh()
+    assert not isinstance(GroupedLinear(weight, None, deterministic=False).choose(1), UnitTile), "as a factor, infinite"
 
 
 @pytest.mark.parametrize("name", ["mxfp4", "int4-zeros"])
