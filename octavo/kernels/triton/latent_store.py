@@ -56,6 +56,17 @@ def finish_latent(
 
 
 @triton.jit
+def _own_scale(spot, place, largest, poison, ARE_GIVEN: tl.constexpr, LARGEST: tl.constexpr):
+    """A vector's scale: the given one, or one that is made of its values and stored; see :func:`scale_of`."""
+    if ARE_GIVEN:
+        scale = tl.load(spot, place >= 0, other=1.0)
+    else:
+        scale = scale_of(largest, poison, LARGEST)
+        tl.store(spot, scale, place >= 0)
+    return scale
+
+
+@triton.jit
 def _store_kernel(
     latent,
     cache,
@@ -85,12 +96,8 @@ def _store_kernel(
     else:
         values = tl.load(latent + token * latent_stride + columns, columns < SIZE, other=0.0)
         scales += place // BLOCK_SIZE * scale_block + place % BLOCK_SIZE * scale_token
-        if ARE_GIVEN:
-            scale = tl.load(scales, place >= 0, other=1.0)
-        else:
-            wide = values.to(tl.float32)
-            scale = scale_of(tl.max(tl.abs(wide), 0), tl.sum(wide * 0.0, 0), LARGEST)
-            tl.store(scales, scale, place >= 0)
+        wide = values.to(tl.float32)
+        scale = _own_scale(scales, place, tl.max(tl.abs(wide), 0), tl.sum(wide * 0.0, 0), ARE_GIVEN, LARGEST)
         values = round_values(values, scale, LARGEST, cache.dtype.element_ty)
     target = cache + place // BLOCK_SIZE * block_stride + place % BLOCK_SIZE * token_stride
     tl.store(target + columns, values, (columns < SIZE) & (place >= 0))
@@ -141,13 +148,10 @@ def finish_token(
     main = scale_normed(wide, weight, main.dtype)
     if scales is not None:
         scales += place // BLOCK_SIZE * scale_block + place % BLOCK_SIZE * scale_token
-        if ARE_GIVEN:
-            scale = tl.load(scales, place >= 0, other=1.0)
-        else:
-            wide, wide_key = main.to(tl.float32), key.to(tl.float32)
-            largest = tl.maximum(tl.max(tl.abs(wide), 0), tl.max(tl.abs(wide_key), 0))
-            scale = scale_of(largest, tl.sum(wide * 0.0, 0) + tl.sum(wide_key * 0.0, 0), LARGEST)
-            tl.store(scales, scale, place >= 0)
+        wide, wide_key = main.to(tl.float32), key.to(tl.float32)
+        largest = tl.maximum(tl.max(tl.abs(wide), 0), tl.max(tl.abs(wide_key), 0))
+        poison = tl.sum(wide * 0.0, 0) + tl.sum(wide_key * 0.0, 0)
+        scale = _own_scale(scales, place, largest, poison, ARE_GIVEN, LARGEST)
         main = round_values(main, scale, LARGEST, cache.dtype.element_ty)
         key = round_values(key, scale, LARGEST, cache.dtype.element_ty)
     target = cache + place // BLOCK_SIZE * block_stride + place % BLOCK_SIZE * token_stride
