@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from octavo.kernels.basic import gelu_tanh_and_mul, silu_and_mul
+from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.dispatch import device_function, kernel
 
 GATES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"silu": silu_and_mul, "gelu_tanh": gelu_tanh_and_mul}
@@ -40,6 +41,14 @@ class LinearOp(ABC):
         Args:
             activation: a name in :data:`GATES`.
         """
+
+    def normed(self, norm: DeferredNorm, activation: str = "none") -> torch.Tensor | None:
+        """``norm.rows() Wᵀ + b``, gated if there is an activation, by a kernel that settles the norm; None if none can.
+
+        Args:
+            activation: "none" or a name in :data:`GATES`.
+        """
+        return None
 
     def update(self, weight: torch.Tensor) -> bool:
         """Take a new weight ``[out, in]``, at the same addresses; False if another GEMM must be made for it."""

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import NO_TERMS, AttentionSpec, HeadNorms, RopeTables
+from octavo.kernels import NO_TERMS, AttentionSpec, DeferredNorm, HeadNorms, RopeTables
 from octavo.layers.attention import Attention
 from octavo.layers.build import Build
 from octavo.layers.context import StepContext
@@ -37,6 +37,8 @@ class RotaryAttention(nn.Module):
         is_interleaved: whether checkpoints have rotary pairs ``(2i, 2i + 1)``; not together with ``head_norm``.
         chunk: queries attend within chunks of so many tokens; None for layers that do not.
     """
+
+    takes_deferred_norms = True
 
     def __init__(
         self,
@@ -80,7 +82,9 @@ class RotaryAttention(nn.Module):
         self.attention = Attention(build.name, spec, build, window, chunk=chunk)
         self.terms = terms
 
-    def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], step: StepContext) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor | DeferredNorm, ropes: Mapping[str, RopeTables], step: StepContext
+    ) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
         terms = NO_TERMS if self.terms is None else self.terms.values()
         return self.o_proj(self.attention(*self.prepare(self.qkv_proj(x), ropes), step, terms))
@@ -130,9 +134,8 @@ class PreNormLayer(nn.Module):
             residual: ``[T, hidden]``; None in the first layer, where ``x`` is the stream itself.
             ropes: rows of the rotary tables at the tokens' positions, by table name.
         """
-        normed, residual = self.input_layernorm.enter(x, residual)
-        normed, residual = self.post_attention_layernorm.add(self.self_attn(normed, ropes, step), residual)
-        return self.mlp(normed), residual
+        attended, residual = self.input_layernorm.into(self.self_attn, x, residual, ropes, step)
+        return self.post_attention_layernorm.into(self.mlp, attended, residual)
 
 
 class MixerLayer(nn.Module):

@@ -10,7 +10,7 @@ from torch import nn
 
 from octavo import kernels
 from octavo.errors import ConfigError
-from octavo.kernels import LinearOp
+from octavo.kernels import DeferredNorm, LinearOp, rows_of
 from octavo.kernels.basic import soft_cap
 from octavo.layers.build import Build
 from octavo.layers.linear import Linear
@@ -243,8 +243,9 @@ class Head(Linear):
             self._tied.read_from(self.packed)
             object.__setattr__(self, "weight", self._tied.weight)
 
-    def forward(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor | DeferredNorm, out: torch.Tensor | None = None) -> torch.Tensor:
         """``[N, hidden] → [N, vocab]``, into ``out`` if it is given, else in float32 where the GEMM has that."""
+        x = rows_of(x)
         is_whole = self._tensor_parallel.size == 1
         own = out if is_whole else None
         if own is None and self._gemm is not None and self._gemm.widens:

@@ -7,7 +7,7 @@ import torch
 
 from octavo.hub.families.sparse import OutputGate
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import NO_TERMS, RopeTables
+from octavo.kernels import NO_TERMS, DeferredNorm, RopeTables, rows_of
 from octavo.kernels.routing import sigmoid, softplus
 from octavo.layers.build import Build
 from octavo.layers.context import StepContext
@@ -26,8 +26,11 @@ class GatedAttention(RotaryAttention):
         self._activation = _ACTIVATIONS[gate.activation]
         self._size = size
 
-    def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], step: StepContext) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor | DeferredNorm, ropes: Mapping[str, RopeTables], step: StepContext
+    ) -> torch.Tensor:
         """See :meth:`RotaryAttention.forward`."""
+        x = rows_of(x)
         terms = NO_TERMS if self.terms is None else self.terms.values()
         weights = self._activation(self.output_gate(x).float()).to(x.dtype)
         attended = self.attention(*self.prepare(self.qkv_proj(x), ropes), step, terms)

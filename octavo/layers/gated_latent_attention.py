@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from octavo.hub.model_config import ModelConfig
+from octavo.kernels import DeferredNorm
 from octavo.kernels.routing import sigmoid
 from octavo.layers.build import Build
 from octavo.layers.head_terms import AttentionTerms
@@ -29,6 +30,6 @@ class GatedLatentAttention(LatentAttention):
         """See :meth:`LatentAttention.sinks`."""
         return self.terms.sinks
 
-    def weighted(self, values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    def weighted(self, values: torch.Tensor, x: torch.Tensor | DeferredNorm) -> torch.Tensor:
         """See :meth:`LatentAttention.weighted`."""
         return values * sigmoid(self.linear_gate(x))

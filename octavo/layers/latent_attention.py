@@ -8,12 +8,14 @@ from torch import nn
 
 from octavo.hub.model_config import ModelConfig
 from octavo.kernels import (
+    DeferredNorm,
     HeadLinear,
     LatentSpec,
     RopeTables,
     head_linear,
     latent_attention,
     latent_inputs,
+    rows_of,
 )
 from octavo.layers.build import Build
 from octavo.layers.cache_scales import LayerScales, stored_type
@@ -61,6 +63,8 @@ class LatentAttention(CachedLayer):
         indexer: chooses the tokens that queries attend to; without one they attend to what was chosen last in the step.
     """
 
+    takes_deferred_norms = True
+
     def __init__(
         self,
         config: ModelConfig,
@@ -102,7 +106,9 @@ class LatentAttention(CachedLayer):
         self.o_proj = build.linear("o_proj", heads * sizes.value_dim, hidden, bias=bias, split="row")
         self.indexer = indexer
 
-    def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], step: StepContext) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor | DeferredNorm, ropes: Mapping[str, RopeTables], step: StepContext
+    ) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
         inputs = step.inputs[self.name]
         cache, scales = self.scales.beside(step.caches[self.name])
@@ -111,7 +117,7 @@ class LatentAttention(CachedLayer):
         if sizes.query_rank is not None:
             query = self.q_a_layernorm(query)
         if self.indexer is not None:
-            step.chosen = self.indexer(x, query, rope, step)
+            step.chosen = self.indexer(rows_of(x), query, rope, step)
         queries = query if sizes.query_rank is None else self.q_b_proj(query)
         q = latent_inputs(
             queries.unflatten(1, (self.spec.num_heads, -1)),
@@ -134,7 +140,7 @@ class LatentAttention(CachedLayer):
         """Attention sinks of the heads on this device; see :func:`octavo.kernels.latent_attention`."""
         return None
 
-    def weighted(self, values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    def weighted(self, values: torch.Tensor, x: torch.Tensor | DeferredNorm) -> torch.Tensor:
         """What the output projection gets of attention's values, ``[T, H · V]``, and the layer's input."""
         return values
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import nn
 
-from octavo.kernels import LinearOp
+from octavo.kernels import DeferredNorm, LinearOp, rows_of
 from octavo.kernels.linear import GATES
 from octavo.layers.weights import sibling
 from octavo.parallel import TensorParallel
@@ -73,14 +73,20 @@ class Linear(LinearWeights):
         """Whether the rows of ``out`` may lie apart."""
         return self._gemm is not None and self._gemm.writes_strided
 
-    def forward(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor | DeferredNorm, out: torch.Tensor | None = None) -> torch.Tensor:
         """``[..., in] → [..., out]``, into ``out`` if it is given."""
         assert self._gemm is not None, "weights are used before they are finished"
+        if isinstance(x, DeferredNorm):
+            y = self._gemm.normed(x) if out is None else None
+            return self._gemm(x.rows(), out) if y is None else y
         return self._gemm(x, out)
 
-    def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+    def gated(self, x: torch.Tensor | DeferredNorm, activation: str) -> torch.Tensor:
         """``act(y₁) · y₂`` for the two halves of the outputs: ``[T, in] → [T, out / 2]``."""
         assert self._gemm is not None, "weights are used before they are finished"
+        if isinstance(x, DeferredNorm):
+            y = self._gemm.normed(x, activation)
+            return self._gemm.gated(x.rows(), activation) if y is None else y
         return self._gemm.gated(x, activation)
 
 
@@ -100,7 +106,7 @@ class RowParallelLinear(Linear):
         super().__init__(in_features, out_features, parts, scheme, bias=bias)
         self._tensor_parallel = tensor_parallel
 
-    def forward(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor | DeferredNorm, out: torch.Tensor | None = None) -> torch.Tensor:
         """``[..., in of this device] → [..., out]``, into ``out`` if it is given."""
         return self._tensor_parallel.all_reduce(super().forward(x, out))
 
@@ -128,8 +134,9 @@ class PartedLinear(nn.Module):
         for member in self._linears:
             yield from member.slots(path)
 
-    def forward(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor | DeferredNorm, out: torch.Tensor | None = None) -> torch.Tensor:
         """``[T, in] → [T, out]``, into ``out`` if it is given."""
+        x = rows_of(x)
         y = x.new_empty(len(x), self.out_features) if out is None else out
         start = 0
         for member in self._linears:
@@ -141,6 +148,6 @@ class PartedLinear(nn.Module):
             start += member.out_features
         return y
 
-    def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+    def gated(self, x: torch.Tensor | DeferredNorm, activation: str) -> torch.Tensor:
         """``act(y₁) · y₂`` for the two halves of the outputs: ``[T, in] → [T, out / 2]``."""
         return GATES[activation](self(x))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from octavo.errors import UnsupportedModelError
-from octavo.kernels import square_root
+from octavo.kernels import DeferredNorm, square_root
 from octavo.kernels.experts import apply_gate
 from octavo.kernels.linear import GATES
 from octavo.layers.activation import Activation
@@ -40,6 +40,8 @@ class GatedMLP(nn.Module):
         is_fused: whether checkpoints have the first two as one layer ``gate_up_proj``.
     """
 
+    takes_deferred_norms = True
+
     def __init__(
         self,
         hidden_size: int,
@@ -57,7 +59,7 @@ class GatedMLP(nn.Module):
         self.down_proj = build.linear("down_proj", intermediate_size, hidden_size, bias=bias, split="row")
         self.activation = gate_of(activation)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor | DeferredNorm) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
         return self.down_proj(self.gate_up_proj.gated(x, self.activation))
 
@@ -82,7 +84,7 @@ class BoundedGatedMLP(GatedMLP):
         super().__init__(hidden_size, intermediate_size, activation, build, **options)
         self._spec = spec
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor | DeferredNorm) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
         return self.down_proj(apply_gate(self.gate_up_proj(x), self._spec))
 
@@ -103,7 +105,7 @@ class SparseGatedMLP(GatedMLP):
         self._num_deviations = NormalDist().inv_cdf(sparsity)
         self.mean = RowMean(self._num_own)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor | DeferredNorm) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
         y = self.gate_up_proj(x)
         gates = y[:, : self._num_own].float()

@@ -8,6 +8,7 @@ from torch import nn
 
 from octavo.hub.families.experts import ExpertFields
 from octavo.hub.model_config import ModelConfig
+from octavo.kernels import DeferredNorm, rows_of
 from octavo.kernels.routing import LogitsOp, RouterOp, make_logits, make_router, sigmoid, split_identities
 from octavo.layers.build import Build
 from octavo.layers.experts import Experts, Mxfp4Experts
@@ -53,7 +54,7 @@ class Router(nn.Module):
         """See :class:`octavo.layers.weights.Finishable`."""
         self._op = make_router(self.weight.data, self.bias, self.correction, self.routing)
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x: torch.Tensor | DeferredNorm) -> tuple[torch.Tensor, torch.Tensor]:
         """Each token's experts ``[T, K]`` int64 and their weights, float32, for ``x`` of ``[T, hidden]``."""
         assert self._op is not None, "finish_weights() was called"
         chosen, shares = self._op(x)
@@ -94,6 +95,8 @@ class SparseMLP(nn.Module):
         num_identity: see :attr:`ExpertFields.num_identity`.
     """
 
+    takes_deferred_norms = True
+
     def __init__(
         self,
         gate: Router,
@@ -111,9 +114,10 @@ class SparseMLP(nn.Module):
         self.output_scale = output_scale
         self._num_identity = num_identity
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor | DeferredNorm) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
         chosen, shares = self.gate(x)
+        x = rows_of(x)
         total = self._with_identity(x, chosen, shares) if self._num_identity else self.experts(x, chosen, shares)
         if self.shared_experts is not None:
             shared = self.shared_experts(x)

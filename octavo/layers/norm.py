@@ -2,11 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
 
 from octavo import kernels
+from octavo.kernels import DeferredNorm
 from octavo.quantization.slot import WeightSlot
 
 
@@ -24,6 +26,13 @@ class Norm(nn.Module, ABC):
     def enter(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """:meth:`add` at a layer's beginning, where a residual of None means that ``x`` is the stream itself."""
         return (self(x), x) if residual is None else self.add(x, residual)
+
+    def into(
+        self, module: nn.Module, x: torch.Tensor, residual: torch.Tensor | None, *args: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What ``module`` makes of the normed sum, and the sum; see :meth:`enter`."""
+        normed, residual = self.enter(x, residual)
+        return module(normed, *args), residual
 
 
 class NoNorm(Norm):
@@ -50,6 +59,16 @@ class RMSNorm(Norm):
 
     def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return kernels.add_rms_norm(x, residual, self.weight, self.eps)
+
+    def into(
+        self, module: nn.Module, x: torch.Tensor, residual: torch.Tensor | None, *args: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See :meth:`Norm.into`; modules with ``takes_deferred_norms`` may norm a row as they read it."""
+        if not getattr(module, "takes_deferred_norms", False) or not kernels.defers_norms(x.device, x):
+            return super().into(module, x, residual, *args)
+        norm = DeferredNorm(x, residual, self.weight, self.eps)
+        y = module(norm, *args)
+        return y, norm.total
 
 
 class UnitRMSNorm(RMSNorm):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import HeadNorms, RopeTables
+from octavo.kernels import DeferredNorm, HeadNorms, RopeTables
 from octavo.layers.attention import Attention
 from octavo.layers.build import Build
 from octavo.layers.context import StepContext
@@ -27,7 +27,9 @@ class ValueNormAttention(RotaryAttention):
         self.v_norm = UnitRMSNorm(config.head_dim, config.rms_norm_eps)
         self.is_shared = is_shared
 
-    def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], step: StepContext) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor | DeferredNorm, ropes: Mapping[str, RopeTables], step: StepContext
+    ) -> torch.Tensor:
         """See :meth:`RotaryAttention.forward`."""
         qkv, rope, norms = self.prepare(self.qkv_proj(x), ropes)
         if self.is_shared:

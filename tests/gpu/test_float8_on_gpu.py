@@ -11,7 +11,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from tiny_llama import SETTINGS, write_model
 
 from octavo import LLM, SamplingParams
-from octavo.kernels import FLOAT8, LinearOp, bind_kernels, float8_linear
+from octavo.kernels import FLOAT8, DeferredNorm, LinearOp, bind_kernels, float8_linear, rms_norm
 from octavo.kernels import scaled as twins
 from octavo.kernels.linear import GATES
 from octavo.kernels.triton.linear_stream import MAX_FLOAT8_ROWS
@@ -69,6 +69,20 @@ def check(actual: torch.Tensor, expected: torch.Tensor) -> None:
     tolerance = 1e-2 if actual.dtype is torch.bfloat16 else 3e-3
     atol = tolerance * expected.abs().max().item()
     torch.testing.assert_close(actual.double(), expected, rtol=tolerance, atol=atol)
+
+
+@needs_hopper
+@pytest.mark.parametrize(("num_outputs", "num_inputs", "activation"), SHAPES)
+def test_the_gemm_of_a_normed_row(num_outputs: int, num_inputs: int, activation: str) -> None:
+    op, weight, _ = make_op(num_outputs, num_inputs, torch.bfloat16, has_bias=False)
+    x, residual = make_rows(2, num_inputs, torch.bfloat16).split(1)
+    scale = 1 + make_rows(3, num_inputs, torch.bfloat16)[2] / 4
+    norm = DeferredNorm(x, residual, scale, 1e-6)
+    y = op.normed(norm, activation)
+    assert y is not None
+    assert torch.equal(norm.total, x + residual)
+    expected = rms_norm.reference(norm.total, scale, 1e-6).double() @ weight.T
+    check(y, expected if activation == "none" else GATES[activation](expected))
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

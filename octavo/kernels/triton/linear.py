@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.linear import GATES, LinearOp
 from octavo.kernels.triton import linear_hopper
 from octavo.kernels.triton.launch import IS_INTERPRETED, aligned_rows, dependent_launch, num_multiprocessors
@@ -29,6 +30,12 @@ Choice = LinearPlan | StreamGemmTile | HopperGemmTile | None
 def is_supported(device: torch.device) -> bool:
     """Whether the kernels suit a device: they are tuned for Hopper's tensor cores and shared memory."""
     return IS_INTERPRETED or compute_capability(device)[0] == 9
+
+
+def defers_norms(device: torch.device, x: torch.Tensor) -> bool:
+    """Whether GEMMs norm a row as they read it; see :func:`octavo.kernels.deferred_norm.defers_norms`."""
+    has_kernels = is_supported(device) and not IS_INTERPRETED  # which does not run Gluon kernels
+    return has_kernels and len(x) == 1 and x.dtype in (torch.bfloat16, torch.float16)
 
 
 class SmallBatchLinear(LinearOp):
@@ -76,6 +83,11 @@ class SmallBatchLinear(LinearOp):
             return GATES[activation](F.linear(x, self.weight, self.bias))
         return self.launch(rows, choice, activation).view(*x.shape[:-1], self.weight.shape[0] // 2)
 
+    def normed(self, norm: DeferredNorm, activation: str = "none") -> torch.Tensor | None:
+        """See :meth:`.linear.LinearOp.normed`."""
+        choice = self.choose(len(norm.x), is_gated=activation != "none")
+        return self.launch(norm.x, choice, activation, norm=norm) if isinstance(choice, StreamGemmTile) else None
+
     def choose(self, num_rows: int, *, is_gated: bool) -> Choice:
         """The configuration for a GEMM with ``num_rows`` rows; None is the vendor's library."""
         if not self._uses_kernels or num_rows == 0:
@@ -105,13 +117,18 @@ class SmallBatchLinear(LinearOp):
         choice: LinearPlan | StreamGemmTile | HopperGemmTile,
         activation: str,
         out: torch.Tensor | None = None,
+        norm: DeferredNorm | None = None,
     ) -> torch.Tensor:
-        """One launch of a kernel: ``[M, K] → [M, N]``, or ``[M, N / 2]`` with an activation."""
+        """One launch of a kernel: ``[M, K] → [M, N]``, or ``[M, N / 2]`` with an activation.
+
+        Args:
+            norm: of ``x``, for a :class:`StreamGemmTile`.
+        """
         x = aligned_rows(x)
         y = x.new_empty(len(x), self.weight.shape[0] // (1 if activation == "none" else 2)) if out is None else out
         assert y.is_contiguous()
         if isinstance(choice, StreamGemmTile):
-            stream_linear(x, self.weight, self.bias, y, activation, choice)
+            stream_linear(x, self.weight, self.bias, y, activation, choice, norm=norm)
         elif isinstance(choice, HopperGemmTile):
             needed = linear_hopper.workspace_size(len(x), y.shape[1], choice, is_gated=activation != "none")
             space = self._space = reserve_workspace(x.device, *needed, at_hand=self._space)

@@ -6,6 +6,9 @@ one's weights are already being loaded. Each warp accumulates its own slice of K
 
 Float8 weights (e4m3) are converted on their way from shared memory to the tensor cores, to the type of ``x``, which
 holds them exactly; sums are multiplied by the channels' scales.
+
+The norm of a single row is computed by each of its programs (:mod:`.stream_norm`), which saves a launch; for more rows
+it would take longer than that.
 """
 
 import dataclasses
@@ -18,14 +21,20 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.triton.launch import dependent_launch
+from octavo.kernels.triton.stream_norm import load_factors, norm_row, padded_rounds
 from octavo.kernels.triton.widen_float8 import widen
 
-# Triton 3.9 has renamed it.
+# Triton 3.9 has renamed them.
 _async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
+_Memory = gl.shared_memory_descriptor
+_reinterpret = getattr(_Memory, "reinterpret", None) or _Memory._reinterpret
 
 MAX_ROWS = 32
 """Beyond this M, programs would spend more time reading ``x`` than their weights."""
+
+_LONG_SUM = 4096
 
 MAX_FLOAT8_ROWS = 8
 """Beyond this M, reading float8 weights takes less time than reading an ``x`` of 16 bits and converting weights."""
@@ -121,6 +130,7 @@ def stream_linear(
     activation: str,
     tile: StreamGemmTile,
     scales: torch.Tensor | None = None,
+    norm: DeferredNorm | None = None,
 ) -> None:
     """``x Wᵀ + b``, or with an activation ``act(x W₁ᵀ + b₁) · (x W₂ᵀ + b₂)`` for the halves of ``W``.
 
@@ -132,8 +142,9 @@ def stream_linear(
         out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous.
         activation: "none", "silu" or "gelu_tanh".
         scales: ``[N]`` float32, factors of the channels' sums. Float8 weights need a tile with ``weight_first``.
+        norm: of ``x``, which has one row then; settled by this. It needs a tile with ``weight_first``.
     """
-    grid, args, constants = arguments(x, weight, bias, out, activation, tile, scales)
+    grid, args, constants = arguments(x, weight, bias, out, activation, tile, scales, norm)
     stream_kernel[grid](*args, **constants, **dependent_launch(x.device))
 
 
@@ -145,23 +156,34 @@ def arguments(
     activation: str,
     tile: StreamGemmTile,
     scales: torch.Tensor | None = None,
+    norm: DeferredNorm | None = None,
 ) -> tuple[tuple[int], tuple[Any, ...], dict[str, Any]]:
     """Grid, arguments and constants of :func:`stream_linear`'s launch, also to compile its kernel ahead."""
     num_rows, num_features = x.shape
     num_channels = out.shape[1]
+    residual = total = None
+    if norm is not None and norm.residual is not None:
+        residual, total = norm.residual, torch.empty_like(norm.residual)
+        norm.settle(total)
+    block_m = tile.block_m(num_rows)
+    # One row leaves memory that rings of eight take: in long sums another round of weights pays.
+    num_stages = tile.num_stages + (norm is not None and num_features >= _LONG_SUM)
     constants = {
         "K": num_features,
-        "BLOCK_M": tile.block_m(num_rows),
+        "BLOCK_M": block_m,
+        "ROWS": block_m if norm is None else 1,
         "BLOCK_N": tile.num_weights,
         "BLOCK_K": tile.num_columns,
-        "STAGES": tile.num_stages,
+        "STAGES": num_stages,
         "X_STAGES": tile.num_x_stages,
         "WEIGHT_FIRST": tile.weight_first,
         "ACTIVATION": activation,
         "num_warps": tile.num_warps,
     }
     grid = (-(-num_channels // (tile.num_weights // (1 if activation == "none" else 2))),)
-    return grid, (x, weight, scales, bias, out, x.stride(0) // 8, num_rows, num_channels), constants
+    weight_and_eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
+    args = (x, residual, *weight_and_eps, total, weight, scales, bias, out, x.stride(0) // 8, num_rows, num_channels)
+    return grid, args, constants
 
 
 @gluon.jit
@@ -194,9 +216,13 @@ def apply_gate(gate, factor, ACTIVATION: gl.constexpr):
     return gate / (1.0 + gl.exp(-slope)) * factor
 
 
-@gluon.jit(do_not_specialize=["num_rows"])
+@gluon.jit(do_not_specialize=["num_rows", "eps"])
 def stream_kernel(
     x,
+    residual,  # [K], added to x before its norm; or None
+    norm,  # [K], the weight of the norm of x; None for none
+    eps,
+    total,  # [K], where the sum goes; None without a residual
     weight,
     scales,  # [N] float32 or None
     bias,
@@ -206,6 +232,7 @@ def stream_kernel(
     num_channels,
     K: gl.constexpr,
     BLOCK_M: gl.constexpr,
+    ROWS: gl.constexpr,
     BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr,
@@ -214,12 +241,18 @@ def stream_kernel(
     ACTIVATION: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    """A program computes ``CHANNELS`` outputs of all rows; each warp sums a slice of K; grid (channel tiles)."""
+    """A program computes ``CHANNELS`` outputs of all rows; each warp sums a slice of K; grid (channel tiles).
+
+    ``ROWS`` is ``BLOCK_M``, or 1 with a norm: then all columns of the MMA multiply the same row.
+    """
     WARPS: gl.constexpr = gl.num_warps()
     ROUND: gl.constexpr = WARPS * BLOCK_K
     NUM_ROUNDS: gl.constexpr = (K + ROUND - 1) // ROUND
     EARLY: gl.constexpr = NUM_ROUNDS if NUM_ROUNDS <= STAGES else STAGES - 1
-    EARLY_X: gl.constexpr = NUM_ROUNDS if NUM_ROUNDS <= X_STAGES else X_STAGES - 1
+    NORMS: gl.constexpr = norm is not None
+    # A normed row is in shared memory as a whole.
+    X_ROUNDS: gl.constexpr = padded_rounds(NUM_ROUNDS, BLOCK_K) if NORMS else X_STAGES
+    EARLY_X: gl.constexpr = NUM_ROUNDS if NUM_ROUNDS <= X_ROUNDS else X_ROUNDS - 1
     GATED: gl.constexpr = ACTIVATION != "none"
     # With a gate, the first half of a program's weight rows are the gate's, the second half the up projection's.
     CHANNELS: gl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
@@ -233,7 +266,7 @@ def stream_kernel(
     ring_layout: gl.constexpr = gl.SwizzledSharedLayout(32, 1, 1 if BLOCK_K == 32 else 2, [2, 1, 0])
     dtype: gl.constexpr = x.dtype.element_ty
     weight_dtype: gl.constexpr = weight.dtype.element_ty
-    gl.static_assert(WEIGHT_FIRST or weight_dtype == dtype)
+    gl.static_assert(WEIGHT_FIRST or (weight_dtype == dtype and norm is None))
     # Copies are of 16 bytes; four threads read 32 bytes of a row of float8 values, the next four of the next row.
     vec: gl.constexpr = 128 // weight_dtype.primitive_bitwidth
     weight_copy: gl.constexpr = gl.BlockedLayout(
@@ -241,64 +274,75 @@ def stream_kernel(
     )
     weight_layout: gl.constexpr = gl.SwizzledSharedLayout(32, 1, min(BLOCK_K // 32, vec // 4), [2, 1, 0])
     weight_ring = gl.allocate_shared_memory(weight_dtype, [STAGES, WARPS, BLOCK_N, BLOCK_K], weight_layout)
-    x_ring = gl.allocate_shared_memory(dtype, [X_STAGES, WARPS, BLOCK_M, BLOCK_K], ring_layout)
+    x_ring = gl.allocate_shared_memory(dtype, [X_ROUNDS, WARPS, ROWS, BLOCK_K], ring_layout)
 
     first_channel = gl.program_id(0) * CHANNELS
     n, weight_column = _places(weight_copy, WARPS, BLOCK_N, BLOCK_K)
     channel = first_channel + n % CHANNELS
     is_weight = (channel < num_channels) & (weight_column >= 0)
     weight_spots = weight + ((n // CHANNELS * num_channels + channel).to(gl.int64) * K + weight_column)
-    m, x_column = _places(copy_layout, WARPS, BLOCK_M, BLOCK_K)
+    m, x_column = _places(copy_layout, WARPS, ROWS, BLOCK_K)
     is_x = (m < num_rows) & (x_column >= 0)
     x_spots = x + (m * (x_stride * 8) + x_column)
 
     for i in gl.static_range(EARLY):
         _copy(weight_spots, is_weight, weight_column, weight_ring.index(i), i, K, ROUND)
         async_copy.commit_group()
+    if NORMS:
+        factors = load_factors(norm, K, X_ROUNDS, BLOCK_K)
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
-    for i in gl.static_range(EARLY_X):
-        _copy(x_spots, is_x, x_column, x_ring.index(i), i, K, ROUND)
-        async_copy.commit_group()
+    if NORMS:
+        # The same places, for values of several rounds.
+        rounds_layout: gl.constexpr = gl.SwizzledSharedLayout(32, 1, ring_layout.max_phase, [3, 2, 1, 0])
+        normed = _reinterpret(x_ring, dtype, x_ring.shape, rounds_layout)
+        norm_row(x, residual, factors, eps, total, normed, K)
+    else:
+        for i in gl.static_range(EARLY_X):
+            _copy(x_spots, is_x, x_column, x_ring.index(i), i, K, ROUND)
+            async_copy.commit_group()
 
     sums = gl.zeros([WARPS, BLOCK_N, BLOCK_M] if WEIGHT_FIRST else [WARPS, BLOCK_M, BLOCK_N], gl.float32, layout)
     for i in range(NUM_ROUNDS):
         # This many copy groups were committed after the one that this round needs.
-        async_copy.wait_group((EARLY if EARLY < EARLY_X else EARLY_X) - 1)
+        async_copy.wait_group((EARLY if NORMS or EARLY < EARLY_X else EARLY_X) - 1)
         if EARLY < NUM_ROUNDS and i + EARLY < NUM_ROUNDS:
             slot = weight_ring.index((i + EARLY) % STAGES)
             _copy(weight_spots, is_weight, weight_column, slot, i + EARLY, K, ROUND)
         if EARLY_X < NUM_ROUNDS and i + EARLY_X < NUM_ROUNDS:
-            _copy(x_spots, is_x, x_column, x_ring.index((i + EARLY_X) % X_STAGES), i + EARLY_X, K, ROUND)
+            _copy(x_spots, is_x, x_column, x_ring.index((i + EARLY_X) % X_ROUNDS), i + EARLY_X, K, ROUND)
         # Commit one group per round, even if empty, so that the count above holds.
         async_copy.commit_group()
-        weights, values = weight_ring.index(i % STAGES), x_ring.index(i % X_STAGES)
+        weights, values = weight_ring.index(i % STAGES), x_ring.index(i % X_ROUNDS)
         if WEIGHT_FIRST:
             first = weights.load(first_layout)
             if weight_dtype != dtype:
                 first = widen(first, dtype)
-            sums = mma_v2(first, values.permute((0, 2, 1)).load(second_layout), sums)
+            second = values.permute((0, 2, 1)).load(second_layout)
+            if ROWS < BLOCK_M:
+                second, _ = gl.broadcast(second, gl.zeros([WARPS, BLOCK_K, BLOCK_M], dtype, second_layout))
+            sums = mma_v2(first, second, sums)
         else:
             sums = mma_v2(values.load(first_layout), weights.permute((0, 2, 1)).load(second_layout), sums)
 
-    total = gl.sum(sums, 0)
+    result = gl.sum(sums, 0)
     if WEIGHT_FIRST:
-        total = total.permute((1, 0))
+        result = result.permute((1, 0))
     if GATED:
-        total, factor = total.reshape((BLOCK_M, 2, CHANNELS)).permute((0, 2, 1)).split()
-    row = gl.arange(0, BLOCK_M, gl.SliceLayout(1, total.type.layout))[:, None]
-    channel = first_channel + gl.arange(0, CHANNELS, gl.SliceLayout(0, total.type.layout))[None, :]
+        result, factor = result.reshape((BLOCK_M, 2, CHANNELS)).permute((0, 2, 1)).split()
+    row = gl.arange(0, BLOCK_M, gl.SliceLayout(1, result.type.layout))[:, None]
+    channel = first_channel + gl.arange(0, CHANNELS, gl.SliceLayout(0, result.type.layout))[None, :]
     is_channel = channel < num_channels
     if scales is not None:
-        total = total * gl.load(scales + channel, is_channel, other=0.0)
+        result = result * gl.load(scales + channel, is_channel, other=0.0)
     if bias is not None:
-        total += gl.load(bias + channel, is_channel, other=0.0).to(gl.float32)
+        result += gl.load(bias + channel, is_channel, other=0.0).to(gl.float32)
     if GATED:
         if scales is not None:
             factor = factor * gl.load(scales + num_channels + channel, is_channel, other=0.0)
         if bias is not None:
             factor += gl.load(bias + num_channels + channel, is_channel, other=0.0).to(gl.float32)
-        total = apply_gate(total, factor, ACTIVATION)
+        result = apply_gate(result, factor, ACTIVATION)
     spots = out + (row * num_channels + channel)
-    gl.store(spots, total.to(out.dtype.element_ty), (row < num_rows) & is_channel)
+    gl.store(spots, result.to(out.dtype.element_ty), (row < num_rows) & is_channel)

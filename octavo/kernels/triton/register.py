@@ -7,6 +7,7 @@ import torch
 
 from octavo.kernels import basic, experts, grouped, packed_experts, routing, scaled, state_space
 from octavo.kernels.attention import attention_backend
+from octavo.kernels.deferred_norm import defers_norms
 from octavo.kernels.dispatch import Operation
 from octavo.kernels.head_linear import head_linear
 from octavo.kernels.indexer import choose_tokens
@@ -42,6 +43,7 @@ for _module, _operations in MODULES.items():
     for _operation in _operations:
         _operation.register_lazily("cuda", f"octavo.kernels.triton.{_module}", _operation.__name__)
 
+defers_norms.register_lazily("cuda", "octavo.kernels.triton.linear", "defers_norms")
 attention_backend.register_lazily("cuda", "octavo.kernels.triton.attention", "TritonAttention")
 routing.sigmoid.register("cuda")(torch.sigmoid)
 

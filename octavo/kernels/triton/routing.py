@@ -10,10 +10,11 @@ from typing import NamedTuple
 import torch
 import triton
 
+from octavo.kernels.deferred_norm import DeferredNorm, rows_of
 from octavo.kernels.routing import LogitsOp, RouterOp
 from octavo.kernels.routing import choose_experts as reference
 from octavo.kernels.triton.launch import MIN_DOT_SIZE, dependent_launch
-from octavo.kernels.triton.routing_kernel import add_parts_kernel, choose_kernel, logits_kernel
+from octavo.kernels.triton.routing_kernel import add_parts_kernel, choose_kernel, logits_kernel, normed_logits_kernel
 from octavo.records.experts import Routing
 
 _PART_SIZE = 128
@@ -84,17 +85,19 @@ def make_router(
 ) -> RouterOp:
     """Logits and choice; see :func:`octavo.kernels.routing.make_router`."""
     if routing.score == "sparsemixer":
-        return lambda x: reference.reference(router_logits(x, weight, bias), correction, routing)
+        return lambda x: reference.reference(router_logits(rows_of(x), weight, bias), correction, routing)
     return partial(_route, weight=weight, bias=bias, correction=correction, routing=routing)
 
 
 def _route(
-    x: torch.Tensor,
+    x: torch.Tensor | DeferredNorm,
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     correction: torch.Tensor | None,
     routing: Routing,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    if isinstance(x, DeferredNorm):
+        return _choose(_normed_logits(x, weight), bias, correction, routing)
     if len(x) > MAX_SPLIT_TOKENS:
         return _choose(_whole_logits(x, weight, bias)[None], None, correction, routing)
     return _choose(_logits_by_part(x, weight), bias, correction, routing)
@@ -120,6 +123,36 @@ def _logits_by_part(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     shape = (choose_parts(x.shape[1]).num_parts, len(x), len(weight))
     logits = torch.empty(shape, dtype=torch.float32, device=x.device)
     _launch_logits(x, weight, None, logits, is_split=True)
+    return logits
+
+
+def _normed_logits(norm: DeferredNorm, weight: torch.Tensor) -> torch.Tensor:
+    """:func:`_logits_by_part` of one token, of whose norm the kernel computes rows and sum as well."""
+    x, num_experts = norm.x, len(weight)
+    parts = choose_parts(x.shape[1])
+    logits = torch.empty(parts.num_parts, 1, num_experts, dtype=torch.float32, device=x.device)
+    normed = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    total = None if norm.residual is None else torch.empty_like(normed)
+    normed_logits_kernel[triton.cdiv(num_experts, _SMALL_BLOCK), parts.num_parts](
+        x,
+        norm.residual,
+        norm.weight,
+        norm.eps,
+        total,
+        normed,
+        weight,
+        logits,
+        num_experts,
+        SIZE=x.shape[1],
+        BLOCK=triton.next_power_of_2(x.shape[1]),
+        BLOCK_T=_SMALL_BLOCK,
+        BLOCK_E=_SMALL_BLOCK,
+        BLOCK_K=parts.block_k,
+        PART_SIZE=parts.size,
+        num_warps=4,
+        **dependent_launch(x.device),
+    )
+    norm.settle(x if total is None else total, normed)
     return logits
 
 

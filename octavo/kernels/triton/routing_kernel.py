@@ -8,6 +8,8 @@ the choice: it adds up in an order that the code states, or in integers.
 import triton
 import triton.language as tl
 
+from octavo.kernels.triton.norm import scale_normed
+
 
 @triton.jit(do_not_specialize=["num_tokens"])
 def logits_kernel(
@@ -57,6 +59,70 @@ def logits_kernel(
             total += tl.load(bias + experts, is_expert, other=0.0)[None, :]
     spots = logits + (part * num_tokens + tokens.to(tl.int64)[:, None]) * num_experts + experts[None, :]
     tl.store(spots, total, is_token[:, None] & is_expert[None, :])
+
+
+@triton.jit(do_not_specialize=["eps"])
+def normed_logits_kernel(
+    x,
+    residual,
+    norm,
+    eps,
+    total,
+    normed,
+    weight,
+    logits,
+    num_experts,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PART_SIZE: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """A program computes one part of logits of one token, after its norm; grid (tiles of experts, parts).
+
+    The first tile's programs store the normed row, and the sum with the residual if there is one.
+    """
+    experts = tl.program_id(0) * BLOCK_E + tl.arange(0, BLOCK_E)
+    is_expert = (experts < num_experts)[:, None]
+    part = tl.program_id(1)
+    weight_rows = weight + experts.to(tl.int64)[:, None] * SIZE
+    columns = part * PART_SIZE + tl.arange(0, BLOCK_K)
+    # The part's first weights are on their way before the wait.
+    scale = tl.load(norm + columns, columns < SIZE, other=0.0)
+    weight_tile = tl.load(weight_rows + columns[None, :], is_expert & (columns < SIZE)[None, :], other=0.0)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    row = _sum_of(x, residual, tl.arange(0, BLOCK), SIZE).to(tl.float32)
+    rate = tl.rsqrt(tl.sum(row * row, axis=0) / SIZE + eps)
+    own = tl.zeros((BLOCK_T, BLOCK_E), tl.float32)
+    for step in tl.static_range(PART_SIZE // BLOCK_K):
+        if step > 0:
+            columns += BLOCK_K
+            scale = tl.load(norm + columns, columns < SIZE, other=0.0)
+            weight_tile = tl.load(weight_rows + columns[None, :], is_expert & (columns < SIZE)[None, :], other=0.0)
+        values = _sum_of(x, residual, columns, SIZE)
+        scaled = scale_normed(values.to(tl.float32) * rate, scale, values.dtype)
+        if tl.program_id(0) == 0:
+            tl.store(normed + columns, scaled, columns < SIZE)
+            if residual is not None:
+                tl.store(total + columns, values, columns < SIZE)
+        x_tile = tl.where(tl.arange(0, BLOCK_T)[:, None] == 0, scaled[None, :], 0.0)
+        own = _multiply(x_tile, weight_tile, own)
+    own = tl.sum(tl.where(tl.arange(0, BLOCK_T)[:, None] == 0, own, 0.0), 0)
+    tl.store(logits + part * num_experts + experts, own, experts < num_experts)
+
+
+@triton.jit
+def _sum_of(x, residual, columns, SIZE: tl.constexpr):
+    """A row's values, with the residual's added if there is one."""
+    values = tl.load(x + columns, columns < SIZE, other=0.0)
+    if residual is not None:
+        wide = values.to(tl.float32) + tl.load(residual + columns, columns < SIZE, other=0.0).to(tl.float32)
+        values = wide.to(values.dtype)
+    return values
 
 
 @triton.jit(do_not_specialize=["size"])

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from octavo.kernels import scaled
+from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.linear import GATES, ComposedLinear, LinearOp
 from octavo.kernels.scaled import FLOAT8, INT8, LARGEST
 from octavo.kernels.triton import linear_float8, linear_stream
@@ -167,7 +168,11 @@ class Float8Linear(LinearOp):
         y = GATES[activation](self._by_library(rows)) if y is None else y
         return y.view(*x.shape[:-1], len(self._scales) // 2)
 
-    def _by_kernels(self, x: torch.Tensor, activation: str) -> torch.Tensor | None:
+    def normed(self, norm: DeferredNorm, activation: str = "none") -> torch.Tensor | None:
+        """See :meth:`octavo.kernels.linear.LinearOp.normed`."""
+        return self._by_kernels(norm.x, activation, norm)
+
+    def _by_kernels(self, x: torch.Tensor, activation: str, norm: DeferredNorm | None = None) -> torch.Tensor | None:
         """``[M, in] → [M, out]``, or ``[M, out / 2]`` with an activation; None if torch is faster."""
         if not self._uses_kernels or x.dtype not in (torch.bfloat16, torch.float16):
             return None
@@ -178,7 +183,7 @@ class Float8Linear(LinearOp):
         if stream_tile is not None:
             y = x.new_empty(len(x), num_channels)
             linear_stream.stream_linear(
-                aligned_rows(x), self._weight, self._bias, y, activation, stream_tile, self._scales
+                aligned_rows(x), self._weight, self._bias, y, activation, stream_tile, self._scales, norm
             )
             return y
         tile = linear_float8.choose_tile(*gemm, is_gated=is_gated, num_sms=self._num_sms)

@@ -9,6 +9,8 @@ import pytest
 import torch
 from product_case import Kind, ProductCase, every_kind, random
 
+from octavo.kernels import basic
+from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.linear import GATES
 from octavo.kernels.triton.linear_stream import MAX_ROWS, StreamGemmTile, choose_tile, stream_linear
 
@@ -67,6 +69,27 @@ def test_bits_of_a_row_do_not_depend_on_the_others(device: torch.device, activat
     together = multiply(x, weight, None, activation, FEW)
     for row in range(8):
         assert torch.equal(multiply(x[row : row + 1], weight, None, activation, FEW)[0], together[row])
+
+
+@needs_kernel
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize("activation", ["none", "silu"])
+@pytest.mark.parametrize("num_features", [392, 2048, 5120])
+@pytest.mark.parametrize("scale_type", [torch.bfloat16, torch.float32])
+def test_products_of_a_normed_row(
+    device: torch.device, has_residual: bool, activation: str, num_features: int, scale_type: torch.dtype
+) -> None:
+    x, residual = random(device, 1, 2, 1, num_features, dtype=torch.bfloat16)
+    weight = random(device, 2, 144, num_features, dtype=torch.bfloat16) / num_features**0.5
+    scale = (1 + random(device, 3, num_features, dtype=torch.float32) / 4).to(scale_type)
+    norm = DeferredNorm(x, residual if has_residual else None, scale, 1e-6)
+    out = x.new_full((1, 144 if activation == "none" else 72), float("nan"))
+    stream_linear(x, weight, None, out, activation, FEW, norm=norm)
+    assert torch.equal(norm.total, x + residual if has_residual else x)
+    normed = basic.rms_norm.reference(norm.total, scale, 1e-6)
+    close(multiply(normed, weight, None, activation, FEW), out.double())
+    expected = normed.double() @ weight.double().T
+    close(out, expected if activation == "none" else GATES["silu"](expected))
 
 
 SHAPES = [

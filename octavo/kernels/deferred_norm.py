@@ -1,0 +1,57 @@
+"""A norm that the kernel computes which reads its result."""
+
+import torch
+
+from octavo.kernels.basic import add_rms_norm, rms_norm
+from octavo.kernels.dispatch import device_function
+
+
+class DeferredNorm:
+    """``rms_norm(x + residual)`` of one row, for layers whose first kernel norms what it reads.
+
+    Attributes:
+        x: ``[1, N]``; the sum, once a kernel has computed it.
+        residual: ``[1, N]``; None for none, and once the sum is there.
+        weight: ``[N]``.
+    """
+
+    def __init__(self, x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float) -> None:
+        self.x = x
+        self.residual = residual
+        self.weight = weight
+        self.eps = eps
+        self._normed: torch.Tensor | None = None
+
+    @property
+    def total(self) -> torch.Tensor:
+        """``x + residual``, which the layer's kernels have computed."""
+        assert self.residual is None, "nothing has read the norm"
+        return self.x
+
+    def settle(self, total: torch.Tensor, normed: torch.Tensor | None = None) -> None:
+        """Note where a kernel writes the sum and, if it does, the normed row."""
+        self.x = total
+        self.residual = None
+        self._normed = normed
+
+    def rows(self) -> torch.Tensor:
+        """The normed row, for what cannot norm it itself: computed by a launch of its own, once."""
+        if self._normed is None:
+            if self.residual is None:
+                self._normed = rms_norm(self.x, self.weight, self.eps)
+            else:
+                normed, total = add_rms_norm(self.x, self.residual, self.weight, self.eps)
+                self.settle(total, normed)
+                return normed
+        return self._normed
+
+
+def rows_of(x: torch.Tensor | DeferredNorm) -> torch.Tensor:
+    """Rows as they are, or the normed row."""
+    return x.rows() if isinstance(x, DeferredNorm) else x
+
+
+@device_function
+def defers_norms(device: torch.device, x: torch.Tensor) -> bool:
+    """Whether the device has kernels that norm ``x`` as they read it: a single row."""
+    return False

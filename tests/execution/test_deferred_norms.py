@@ -1,0 +1,53 @@
+"""Norms that are left to the kernel that reads them: models answer as with norms of their own."""
+
+import pytest
+import torch
+from engine_requests import engine_request
+from tiny_engine import TinyEngine, tiny_config, tiny_model, tokens
+
+from octavo import kernels
+from octavo.kernels import DeferredNorm, LinearOp, defers_norms
+from octavo.records import SamplingParams
+
+FULL = ("full_attention", "full_attention")
+
+
+def norm_and_multiply(self: LinearOp, norm: DeferredNorm, activation: str = "none") -> torch.Tensor:
+    """What a kernel does that norms its row: the stream's old values stay as they are."""
+    norm.settle(norm.x if norm.residual is None else norm.x + norm.residual)
+    rows = kernels.rms_norm(norm.total, norm.weight, norm.eps)
+    return self(rows) if activation == "none" else self.gated(rows, activation)
+
+
+@pytest.mark.parametrize("gemms_norm", [False, True])
+@pytest.mark.parametrize(
+    ("architecture", "num_deferred"),
+    [
+        ("LlamaForCausalLM", 4),
+        ("Qwen3MoeForCausalLM", 4),
+        ("DeepseekV32ForCausalLM", 4),
+        ("Gemma3ForCausalLM", 0),  # the norms that follow its attention and feed-forward parts have no GEMM behind them
+    ],
+)
+def test_models_answer_alike(
+    architecture: str, num_deferred: int, gemms_norm: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config(architecture, FULL, None)
+    model = tiny_model(config)
+    request = engine_request("a", range(3, 12), SamplingParams(temperature=0, max_tokens=6))
+    expected = tokens(TinyEngine(config, model).run([request])["a"])
+
+    deferred: list[DeferredNorm] = []
+    original = DeferredNorm.__init__
+
+    def note(self: DeferredNorm, *args: object) -> None:
+        deferred.append(self)
+        original(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(DeferredNorm, "__init__", note)
+    monkeypatch.setitem(defers_norms.bound, "cpu", lambda device, x: len(x) == 1)
+    if gemms_norm:
+        monkeypatch.setattr(LinearOp, "normed", norm_and_multiply)
+    assert tokens(TinyEngine(config, model).run([request])["a"]) == expected
+    assert len(deferred) >= num_deferred  # a step that is replayed defers nothing again
+    assert bool(deferred) == bool(num_deferred)
