@@ -1,9 +1,10 @@
-"""Small-M GEMMs with integers of 4 bits on tensor cores: codes go from memory to registers, past shared memory.
+"""Small-M GEMMs with integers of 4 bits on tensor cores: a ring of codes that does not run dry between tiles.
 
-A program computes all M rows for a few output channels over all of K. Each warp has its own units of 128 inputs: a
-thread's 16-byte load holds the codes of its MMA operands (see :mod:`octavo.kernels.grouped`), so warps wait for nothing
-but their own loads, and a ring of ``depth`` rounds of codes is in flight before the kernel that computes ``x`` ends.
-A unit's sums are added to the warp's own float32 sums, times the group's scale; the warps' sums are added at the end.
+A program computes all M rows for tiles of output channels, one after another, each over all of K. Codes, terms and
+``x`` pass a ring in shared memory that runs on from one tile to the next, and is filled before the kernel that
+computes ``x`` ends: so loads are always in flight. Warps have a quarter of a round's inputs each, a unit of 128; a
+thread's 16 bytes are the codes of its MMA operands (see :mod:`octavo.kernels.grouped`). A unit's sums are added to the
+warp's own float32 sums, times the group's scale; the warps' sums are added at the end of a tile.
 """
 
 from dataclasses import dataclass
@@ -26,8 +27,12 @@ _async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_g
 
 UNIT = 128
 """Input features that a warp multiplies per round: those packed together."""
+ROUND = 4 * UNIT
+"""Input features of a round."""
 MAX_ROWS = 16
 """Beyond this M, unpacking codes once for more rows, in :mod:`grouped_hopper`, is faster."""
+_RESIDENT_BYTES = 64 << 10
+"""Up to this size, all of ``x`` stays in shared memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +40,16 @@ class DirectTile:
     """A program's tile and pipeline.
 
     Attributes:
-        num_weights: weight rows, a power of two from 16; a gate and its up projection take half of them each.
-        num_warps: warps per program, each with its own units.
-        depth: rounds of codes in flight per warp, in registers.
-        num_x_stages: depth of the ring of ``x`` in rounds.
+        num_weights: weight rows of a tile, a power of two from 16; a gate and its up projection take half of them each.
+        num_warps: warps per program, four for each 16 rows that are multiplied at the same time.
+        num_stages: depth of the ring in rounds, 4 or 8.
+        num_programs: at most; each has the tiles of its number, and of those that follow at this distance.
     """
 
     num_weights: int
     num_warps: int
-    depth: int
-    num_x_stages: int
+    num_stages: int
+    num_programs: int
 
 
 def reads(weight: GroupedTensors) -> bool:
@@ -56,18 +61,21 @@ def reads(weight: GroupedTensors) -> bool:
 def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> DirectTile | None:
     """The tile for a GEMM with a weight that :func:`reads` takes, or None if another kernel is faster.
 
-    Tuned on an H200. Where few programs share a multiprocessor, each has more of its sum in flight.
+    Tuned on an H100, all linear layers of a layer one after another.
     """
     if not 0 < num_rows <= MAX_ROWS:
         return None
-    num_channels, num_rounds = len(weight.codes), -(-weight.num_inputs // (4 * UNIT))
-    num_weights = 16 if num_rows <= 8 or -(-num_channels // 32) < num_sms // 2 else 32
-    are_few = -(-num_channels // num_weights) <= 2 * num_sms
-    if num_rows <= 8:
-        depth = 8 if are_few else 4
-    else:
-        depth = 4 if are_few and num_rounds <= 8 else 2
-    return DirectTile(num_weights, 4, min(depth, num_rounds), min(3, num_rounds))
+    num_channels, num_rounds = len(weight.codes), -(-weight.num_inputs // ROUND)
+    if num_rows > 8 and -(-num_channels // 64) >= 0.7 * num_sms:
+        return DirectTile(64, 8, 4, num_sms)
+    if num_rows <= 4 and -(-num_channels // 16) > 3 * num_sms:
+        return DirectTile(32, 4, 4, 2 * num_sms)
+    # A deep ring, unless too many of a tile's rounds, a multiple of its stages, would be empty.
+    if num_rows <= 8 and 5 * (-(-num_rounds // 8) * 8) <= 6 * num_rounds:
+        return DirectTile(16, 4, 8, (3 if num_rows <= 4 else 2) * num_sms)
+    if num_rows > 4 and -(-num_channels // 32) >= num_sms // 2:
+        return DirectTile(32, 8, 4, 2 * num_sms)
+    return DirectTile(16, 4, 4, 4 * num_sms)
 
 
 def make_terms(weight: GroupedTensors) -> torch.Tensor:
@@ -101,8 +109,9 @@ def direct_grouped(
     """
     num_rows, num_features = x.shape
     num_channels = out.shape[1]
-    factors = 1 if activation == "none" else 2
-    direct_kernel[(-(-num_channels * factors // tile.num_weights),)](
+    num_tiles = -(-num_channels * (1 if activation == "none" else 2) // tile.num_weights)
+    slot_rows, num_slot_rounds, is_resident = place_inputs(num_rows, num_features, tile.num_stages)
+    direct_kernel[(min(num_tiles, tile.num_programs),)](
         x,
         weight.codes.view(torch.int32),
         terms,
@@ -111,94 +120,179 @@ def direct_grouped(
         x.stride(0) // 8,
         num_rows,
         num_channels,
+        num_tiles,
         K=num_features,
         GROUP_UNITS=weight.group // UNIT,
-        BLOCK_M=max(8, triton.next_power_of_2(num_rows)),
+        BLOCK_M=slot_rows,
         BLOCK_N=tile.num_weights,
-        DEPTH=tile.depth,
-        X_STAGES=tile.num_x_stages,
+        STAGES=tile.num_stages,
+        SHARED=num_slot_rounds,
+        IS_RESIDENT=is_resident,
         ACTIVATION=activation,
         num_warps=tile.num_warps,
         **dependent_launch(x.device),
     )
 
 
+def place_inputs(num_rows: int, num_features: int, num_stages: int) -> tuple[int, int, bool]:
+    """How ``x`` lies in shared memory: the rows of a slot, the rounds that share one, and whether all of it stays.
+
+    An MMA takes 8 rows. Where all of ``x`` stays, four rows of two rounds share them, or two rows of four.
+    """
+    slot_rows = 8 if num_rows <= 8 else 16
+    num_turns = -(-num_features // (ROUND * num_stages))
+    num_shared = 8 // min(max(triton.next_power_of_2(num_rows), 2), 8)
+    num_bytes = num_turns * num_stages // num_shared * slot_rows * ROUND * 2
+    if num_bytes <= _RESIDENT_BYTES:
+        return slot_rows, num_shared, True
+    return slot_rows, 1, False
+
+
 @triton.constexpr_function
-def _word_layout(num_warps):
-    """How warps hold the words ``[warps, 16 rows, 16]`` of a unit: a thread has a quarter, as its MMA wants."""
+def _word_layout(num_warps, rows):
+    """How warps hold the words ``[parts, rows, 16]`` of units: a thread has a quarter of each, as its MMA wants."""
+    row_warps = num_warps // 4
     registers = [[0, 0, 1], [0, 0, 2], [0, 8, 0]]
+    registers += [[0, 16 * row_warps << i, 0] for i in range((rows // (16 * row_warps)).bit_length() - 1)]
     lanes = [[0, 0, 4], [0, 0, 8], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
-    warps = [[1 << i, 0, 0] for i in range(num_warps.bit_length() - 1)]
-    return gl.DistributedLinearLayout(registers, lanes, warps, [], [num_warps, 16, 16])
+    warps = [[0, 16 << i, 0] for i in range(row_warps.bit_length() - 1)] + [[1, 0, 0], [2, 0, 0]]
+    return gl.DistributedLinearLayout(registers, lanes, warps, [], [4, rows, 16])
+
+
+@triton.constexpr_function
+def _slot_layout(num_warps, rows):
+    """The same of words as they lie in a slot, ``[rows, 64]``."""
+    words = _word_layout(num_warps, rows)
+    registers, lanes, warps = (
+        [[row, 16 * part + word] for part, row, word in bases]
+        for bases in (words.reg_bases, words.lane_bases, words.warp_bases)
+    )
+    return gl.DistributedLinearLayout(registers, lanes, warps, [], [rows, 64])
 
 
 @gluon.jit
-def _request(spots, warp, term_warp, start, j, K: gl.constexpr, GROUP_UNITS: gl.constexpr):
-    """Loads of the codes and terms of round ``start + j``, the spots being those of ``start``; zeros past the end."""
-    WARPS: gl.constexpr = warp.shape[0]
-    UNITS: gl.constexpr = K // 128
-    loaded = ()
-    for tile in gl.static_range(len(spots)):
-        codes, words = spots[tile]
-        codes += j * (WARPS * 16)
-        if GROUP_UNITS == 1:
-            words += j * (WARPS * 8)
+def _row(n, tile, num_channels, GATED: gl.constexpr, BLOCK_N: gl.constexpr):
+    """The weight row that is row ``n`` of a tile: with a gate, those of the gate and of the other half take turns.
+
+    They do so by 8, so that a thread has both. Rows past the end are the last one instead, and are not stored.
+    """
+    if GATED:
+        channel = tile * (BLOCK_N // 2) + n // 16 * 8 + n % 8
+        row = n // 8 % 2 * num_channels + gl.minimum(channel, num_channels - 1)
+    else:
+        row = gl.minimum(tile * BLOCK_N + n, num_channels - 1)
+    return row
+
+
+@gluon.jit
+def _find(
+    sources,
+    places,
+    tile,
+    num_channels,
+    GATED: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    K: gl.constexpr,
+    GROUP_UNITS: gl.constexpr,
+):
+    """Where a tile's codes and terms begin."""
+    codes, terms = sources
+    n, column, term_n, term_part = places
+    n = _row(n, tile, num_channels, GATED, BLOCK_N)
+    term_n = _row(term_n, tile, num_channels, GATED, BLOCK_N)
+    code_spots = codes + (n.to(gl.int64) * (K // 8) + column)
+    term_spots = terms + (term_n // 8 * (K // 128 // GROUP_UNITS * 8) + term_n % 8)
+    if GROUP_UNITS == 1:
+        term_spots += term_part * 8
+    return code_spots, term_spots
+
+
+@gluon.jit
+def _advance(spots, rounds: gl.constexpr, GROUP_UNITS: gl.constexpr):
+    """The same of so many rounds later."""
+    code_spots, term_spots = spots
+    if GROUP_UNITS == 1:
+        term_spots += rounds * 32
+    return code_spots + rounds * 64, term_spots
+
+
+@gluon.jit
+def _request(
+    spots,
+    places,
+    first,
+    j: gl.constexpr,
+    is_there,
+    slot,
+    K: gl.constexpr,
+    GROUP_UNITS: gl.constexpr,
+    IS_WHOLE: gl.constexpr,
+):
+    """Start the copies of the codes and terms of round ``first + j``, where ``spots`` are those of ``first``.
+
+    Past the end, or if there is no such tile, zeros are written.
+    """
+    _, column, _, term_part = places
+    code_slot, term_slot = slot
+    code_spots, term_spots = _advance(spots, j, GROUP_UNITS)
+    if GROUP_UNITS > 1:
+        term_spots += ((first + j) * 4 + term_part) // GROUP_UNITS * 8
+    has_codes, has_terms = (column >= 0) & is_there, (term_part >= 0) & is_there
+    if not IS_WHOLE:
+        has_codes &= column < K // 8 - (first + j) * 64
+        has_terms &= term_part < K // 128 - (first + j) * 4
+    has_codes = gl.broadcast(has_codes, code_spots)[0]
+    has_terms = gl.broadcast(has_terms, term_spots)[0]
+    _async_load(code_slot, code_spots, has_codes, cache_modifier=".cg")
+    _async_load(term_slot, term_spots, has_terms)
+
+
+@gluon.jit
+def _load_words(slot, BLOCK_N: gl.constexpr):
+    """The codes of a slot, ``[parts, rows, 16]``."""
+    words = slot.load(_slot_layout(gl.num_warps(), BLOCK_N)).reshape((BLOCK_N, 4, 16)).permute((1, 0, 2))
+    return gl.convert_layout(words, _word_layout(gl.num_warps(), BLOCK_N), assert_trivial=True)
+
+
+@gluon.jit
+def _copy_x(x, places, r, is_there, slot, K: gl.constexpr, ROWS: gl.constexpr, IS_WHOLE: gl.constexpr):
+    """Start the copy of round ``r`` of ``x``, and of those that share its slot, ``ROWS`` rows of each."""
+    n, column, x_stride, num_rows = places
+    m = n % ROWS
+    column += (r + n // ROWS) * 512
+    mask = (m < num_rows) & (column >= 0) & is_there
+    if not IS_WHOLE:
+        mask &= column < K
+    _async_load(slot, x + (m * (x_stride * 8) + column), mask, cache_modifier=".cg")
+
+
+@gluon.jit
+def _joined(totals, ROWS: gl.constexpr):
+    """The sums of all rounds: of rounds that share a slot of ``x``, those of each are in columns of its own.
+
+    Their order is the same for one to eight rows, and so are the bits of a row.
+    """
+    parts: gl.constexpr = totals[0].shape[0]
+    weights: gl.constexpr = totals[0].shape[1]
+    columns: gl.constexpr = totals[0].shape[2]
+    column = gl.arange(0, columns, gl.SliceLayout(0, gl.SliceLayout(1, totals[0].type.layout)))[None, None, :]
+    if len(totals) == 1:
+        total = totals[0]
+    elif ROWS == 2:
+        low = gl.where(column < 2, totals[0], totals[1])
+        high = gl.where(column < 6, totals[2], totals[3])
+        total = gl.where(column < 4, low, high).reshape((parts, weights, 2, 2, 2))
+        total = gl.sum(gl.sum(total, 2), 2)
+    else:
+        total, odd = totals[0] + totals[2], totals[1] + totals[3]
+        if ROWS == 4:
+            total = gl.sum(gl.where(column < 4, total, odd).reshape((parts, weights, 2, 4)), 2)
         else:
-            words += ((start + j) * WARPS + term_warp) // GROUP_UNITS * 8
-        if UNITS % WARPS == 0:
-            packed, terms = gl.load(codes, cache_modifier=".cg"), gl.load(words)
-        else:
-            first = (start + j) * WARPS
-            is_unit, _ = gl.broadcast(first + warp < UNITS, codes)
-            has_terms, _ = gl.broadcast(first + term_warp < UNITS, words)
-            packed = gl.load(codes, is_unit, other=0, cache_modifier=".cg")
-            terms = gl.load(words, has_terms, other=0)
-        loaded = loaded + ((packed, terms),)  # type: ignore[assignment]
-    return loaded
+            total += odd
+    return total
 
 
-@gluon.jit
-def _advance(spots, by: gl.constexpr, GROUP_UNITS: gl.constexpr):
-    """The spots of codes and terms so many units later."""
-    later = ()
-    for tile in gl.static_range(len(spots)):
-        codes, words = spots[tile]
-        codes += by * 16
-        if GROUP_UNITS == 1:
-            words += by * 8
-        later = later + ((codes, words),)  # type: ignore[assignment]
-    return later
-
-
-@gluon.jit
-def _multiply(totals, loaded, x_slot, layout: gl.constexpr):
-    """Add a round's products to the sums of each tile."""
-    dtype: gl.constexpr = x_slot.dtype
-    first_layout: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
-    second_layout: gl.constexpr = gl.DotOperandLayout(1, layout, 2)
-    values = x_slot.permute((0, 2, 1)).load(second_layout)
-    later = ()
-    for tile in gl.static_range(len(totals)):
-        packed, words = loaded[tile]
-        scale, zero = unpack_terms(words, dtype)
-        zeros, _ = gl.broadcast(zero[:, :, None], packed)
-        weights = gl.convert_layout(unpack_units(packed, zeros, dtype), first_layout, assert_trivial=True)
-        sums = mma_v2(weights, values, gl.zeros_like(totals[tile]))
-        scale = gl.convert_layout(scale, gl.SliceLayout(2, layout), assert_trivial=True)
-        later = later + (totals[tile] + scale[:, :, None] * sums,)  # type: ignore[assignment]
-    return later
-
-
-@gluon.jit
-def _copy_x(spots, column, is_row, x_ring, slot, i, K: gl.constexpr, ROUND: gl.constexpr):
-    """Start the copy of round ``i`` of ``x`` into its ring slot, with zeros past the end."""
-    mask = is_row
-    if K % ROUND != 0:
-        mask = mask & (column < K - i * ROUND)
-    _async_load(x_ring.index(slot), spots + i * ROUND, mask, cache_modifier=".cg")
-
-
-@gluon.jit(do_not_specialize=["num_rows"])
+@gluon.jit(do_not_specialize=["num_rows", "num_tiles"])
 def direct_kernel(
     x,
     codes,
@@ -208,113 +302,134 @@ def direct_kernel(
     x_stride,  # in units of 8 values, so that the compiler sees rows aligned to 16 bytes
     num_rows,
     num_channels,
+    num_tiles,
     K: gl.constexpr,
     GROUP_UNITS: gl.constexpr,
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
-    DEPTH: gl.constexpr,
-    X_STAGES: gl.constexpr,
+    STAGES: gl.constexpr,
+    SHARED: gl.constexpr,
+    IS_RESIDENT: gl.constexpr,
     ACTIVATION: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    """A program computes ``CHANNELS`` outputs of all rows; each warp sums its own units; grid (channel tiles)."""
-    WARPS: gl.constexpr = gl.num_warps()
-    ROUND: gl.constexpr = WARPS * 128
-    NUM_ROUNDS: gl.constexpr = (K + ROUND - 1) // ROUND
-    EARLY: gl.constexpr = NUM_ROUNDS if NUM_ROUNDS <= DEPTH else DEPTH
-    EARLY_X: gl.constexpr = NUM_ROUNDS if NUM_ROUNDS <= X_STAGES else X_STAGES - 1
+    """A program computes all rows of some tiles of ``CHANNELS`` outputs; grid (programs).
+
+    Args:
+        BLOCK_M: rows of a slot of ``x``.
+        SHARED: rounds that share a slot of ``x``.
+        IS_RESIDENT: whether all of ``x`` stays in shared memory.
+    """
+    TURNS: gl.constexpr = (K + 512 * STAGES - 1) // (512 * STAGES)
+    EARLY: gl.constexpr = STAGES - 1
+    IS_WHOLE: gl.constexpr = K % (512 * STAGES) == 0
+    ROWS: gl.constexpr = BLOCK_M // SHARED
+    # Rounds that may share a slot of ``x`` are added up apart, whether they do or not.
+    SUMS: gl.constexpr = 4 if BLOCK_M == 8 else 1
+    X_SLOTS: gl.constexpr = TURNS * STAGES // SHARED if IS_RESIDENT else STAGES
     GATED: gl.constexpr = ACTIVATION != "none"
-    # With a gate, the first half of a program's weight rows are the gate's, the second half the up projection's.
-    FACTORS: gl.constexpr = 2 if GATED else 1
-    CHANNELS: gl.constexpr = BLOCK_N // FACTORS
-    TILES: gl.constexpr = BLOCK_N // 16
-    # Warps are distributed over the batched dimension of the MMA: each sums its own units.
-    layout: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
-    code_layout: gl.constexpr = _word_layout(WARPS)
+    CHANNELS: gl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
+    WARPS: gl.constexpr = gl.num_warps()
+    dtype: gl.constexpr = x.dtype.element_ty
+    # Quarters of a round are distributed over the batched dimension of the MMA: their sums stay apart.
+    layout: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [4, WARPS // 4, 1], [1, 16, 8])
+    first_layout: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
+    second_layout: gl.constexpr = gl.DotOperandLayout(1, layout, 2)
+    code_layout: gl.constexpr = _word_layout(WARPS, BLOCK_N)
     term_layout: gl.constexpr = gl.SliceLayout(2, code_layout)
-    x_copy: gl.constexpr = gl.BlockedLayout([1, 1, 8], [1, 2, 16], [WARPS, 1, 1], [2, 1, 0])
-    x_ring = gl.allocate_shared_memory(
-        x.dtype.element_ty, [X_STAGES, WARPS, BLOCK_M, 128], gl.SwizzledSharedLayout(8, 1, 8, [2, 1, 0])
-    )
+    code_copy: gl.constexpr = gl.BlockedLayout([1, 4], [2, 16], [WARPS, 1], [1, 0])
+    term_copy: gl.constexpr = gl.BlockedLayout([1, 1], [2, 16], [2, WARPS // 2], [1, 0])
+    x_copy: gl.constexpr = gl.BlockedLayout([1, 1, 8], [1, 2, 16], [4, WARPS // 4, 1], [2, 1, 0])
+    # Slots are allocated one by one, so that the compiler sees that a copy into one does not meet reads of another.
+    slots = ()
+    for _ in gl.static_range(STAGES):
+        code_slot = gl.allocate_shared_memory(gl.int32, [BLOCK_N, 64], gl.SwizzledSharedLayout(16, 1, 2, [1, 0]))
+        term_slot = gl.allocate_shared_memory(gl.int32, [4, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+        slots = slots + ((code_slot, term_slot),)  # type: ignore[assignment]
+    x_layout: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [2, 1, 0])
+    if IS_RESIDENT:
+        x_slots = gl.allocate_shared_memory(dtype, [X_SLOTS, 4, BLOCK_M, 128], x_layout)
+    else:
+        x_slots = ()
+        for _ in gl.static_range(X_SLOTS):
+            x_slot = gl.allocate_shared_memory(dtype, [4, BLOCK_M, 128], x_layout)
+            x_slots = x_slots + (x_slot,)
 
-    first_channel = gl.program_id(0) * CHANNELS
-    warp = gl.arange(0, WARPS, gl.SliceLayout(1, gl.SliceLayout(2, code_layout)))[:, None, None]
-    column = gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(1, code_layout)))[None, None, :]
-    term_warp = gl.arange(0, WARPS, gl.SliceLayout(1, term_layout))[:, None]
-    spots = ()
-    for tile in gl.static_range(TILES):
-        n = tile * 16 + gl.arange(0, 16, gl.SliceLayout(0, gl.SliceLayout(2, code_layout)))[None, :, None]
-        term_n = tile * 16 + gl.arange(0, 16, gl.SliceLayout(0, term_layout))[None, :]
-        # Rows past the end read the last one instead; they are not stored.
-        n = n // CHANNELS * num_channels + gl.minimum(first_channel + n % CHANNELS, num_channels - 1)
-        term_n = term_n // CHANNELS * num_channels + gl.minimum(first_channel + term_n % CHANNELS, num_channels - 1)
-        code_spots = codes + (n.to(gl.int64) * (K // 8) + warp * 16 + column)
-        term_spots = terms + (term_n // 8 * (K // 128 // GROUP_UNITS * 8) + term_n % 8)
-        if GROUP_UNITS == 1:
-            term_spots += term_warp * 8
-        spots = spots + ((code_spots, term_spots),)  # type: ignore[assignment]
-
-    ring = ()
+    n = gl.arange(0, BLOCK_N, gl.SliceLayout(1, code_copy))[:, None]
+    column = gl.arange(0, 64, gl.SliceLayout(0, code_copy))[None, :]
+    term_n = gl.arange(0, BLOCK_N, gl.SliceLayout(0, term_copy))[None, :]
+    term_part = gl.arange(0, 4, gl.SliceLayout(1, term_copy))[:, None]
+    sources, places = (codes, terms), (n, column, term_n, term_part)
+    step = gl.num_programs(0)
+    spots = _find(sources, places, gl.program_id(0), num_channels, GATED, BLOCK_N, K, GROUP_UNITS)
     for i in gl.static_range(EARLY):
-        ring = ring + (_request(spots, warp, term_warp, 0, i, K, GROUP_UNITS),)  # type: ignore[assignment]
+        _request(spots, places, 0, i, True, slots[i], K, GROUP_UNITS, IS_WHOLE)
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
-    x_warp = gl.arange(0, WARPS, gl.SliceLayout(1, gl.SliceLayout(2, x_copy)))[:, None, None]
-    m = gl.arange(0, BLOCK_M, gl.SliceLayout(0, gl.SliceLayout(2, x_copy)))[None, :, None]
-    x_column = x_warp * 128 + gl.arange(0, 128, gl.SliceLayout(0, gl.SliceLayout(1, x_copy)))[None, None, :]
-    x_spots = x + (m * (x_stride * 8) + x_column)
-    is_row = (m < num_rows) & (x_column >= 0)
-    for i in gl.static_range(EARLY_X):
-        _copy_x(x_spots, x_column, is_row, x_ring, i, i, K, ROUND)
+    x_part = gl.arange(0, 4, gl.SliceLayout(1, gl.SliceLayout(2, x_copy)))[:, None, None]
+    x_n = gl.arange(0, BLOCK_M, gl.SliceLayout(0, gl.SliceLayout(2, x_copy)))[None, :, None]
+    x_column = x_part * 128 + gl.arange(0, 128, gl.SliceLayout(0, gl.SliceLayout(1, x_copy)))[None, None, :]
+    x_places = (x_n, x_column, x_stride, num_rows)
+    if IS_RESIDENT:
+        for i in gl.static_range(X_SLOTS):
+            _copy_x(x, x_places, i * SHARED, True, x_slots.index(i), K, ROWS, IS_WHOLE)
+    for i in gl.static_range(EARLY):
+        if not IS_RESIDENT:
+            _copy_x(x, x_places, i, True, x_slots[i], K, ROWS, IS_WHOLE)
+        # One group per round, even if empty, so that the count in the loop holds.
         async_copy.commit_group()
-    if EARLY_X == NUM_ROUNDS:
-        async_copy.wait_group(0)
 
-    totals = ()
-    for _ in gl.static_range(TILES):
-        totals = totals + (gl.zeros([WARPS, 16, BLOCK_M], gl.float32, layout),)  # type: ignore[assignment]
-    # Whole turns of the ring that request as much as they multiply; the rest is unrolled.
-    TURNS: gl.constexpr = NUM_ROUNDS // EARLY - 1
-    for turn in range(TURNS):
-        start = turn * EARLY
-        later = ()
-        for j in gl.static_range(EARLY):
-            if EARLY_X < NUM_ROUNDS:
-                async_copy.wait_group(EARLY_X - 1)
-                following = start + j + EARLY_X
-                if following < NUM_ROUNDS:
-                    _copy_x(x_spots, x_column, is_row, x_ring, following % X_STAGES, following, K, ROUND)
-                # Commit one group per round, even if empty, so that the count above holds.
-                async_copy.commit_group()
-            later = later + (_request(spots, warp, term_warp, start, j + EARLY, K, GROUP_UNITS),)  # type: ignore[assignment]
-            totals = _multiply(totals, ring[j], x_ring.index((start + j) % X_STAGES), layout)
-        ring = later
-        spots = _advance(spots, EARLY * WARPS, GROUP_UNITS)
-    DONE: gl.constexpr = TURNS * EARLY
-    for j in gl.static_range(NUM_ROUNDS - DONE):
-        if EARLY_X < NUM_ROUNDS:
-            async_copy.wait_group(EARLY_X - 1)
-            if DONE + j + EARLY_X < NUM_ROUNDS:
-                slot = (DONE + j + EARLY_X) % X_STAGES
-                _copy_x(x_spots, x_column, is_row, x_ring, slot, DONE + j + EARLY_X, K, ROUND)
-            async_copy.commit_group()
-        if DONE + j + EARLY < NUM_ROUNDS:
-            ring = ring + (_request(spots, warp, term_warp, DONE, j + EARLY, K, GROUP_UNITS),)  # type: ignore[assignment]
-        totals = _multiply(totals, ring[j], x_ring.index((DONE + j) % X_STAGES), layout)
-
-    # With a gate, half of the tiles have the gate's outputs, the other half the up projection's of the same channels.
-    STORED: gl.constexpr = TILES // 2 if GATED and TILES > 1 else TILES
-    WIDTH: gl.constexpr = 8 if GATED and TILES == 1 else 16
-    for tile in gl.static_range(STORED):
-        result = gl.sum(totals[tile], 0).permute((1, 0))
-        if GATED:
-            if TILES > 1:
-                other = gl.sum(totals[tile + STORED], 0).permute((1, 0))
+    for tile in range(gl.program_id(0), num_tiles, step):
+        totals = ()
+        for _ in gl.static_range(SUMS):
+            totals = totals + (gl.zeros([4, BLOCK_N, BLOCK_M], gl.float32, layout),)  # type: ignore[assignment]
+        has_next = tile + step < num_tiles
+        for turn in range(TURNS):
+            first = turn * STAGES
+            # What the turn requests from its second round on: the next turn's rounds, or the next tile's.
+            if turn + 1 < TURNS:
+                next_first = first + STAGES
+                later = _advance(spots, STAGES, GROUP_UNITS)
             else:
-                result, other = result.reshape((BLOCK_M, 2, 8)).permute((0, 2, 1)).split()
-        row = gl.arange(0, BLOCK_M, gl.SliceLayout(1, result.type.layout))[:, None]
-        channel = first_channel + tile * WIDTH + gl.arange(0, WIDTH, gl.SliceLayout(0, result.type.layout))[None, :]
+                next_first = 0
+                later = _find(sources, places, tile + step, num_channels, GATED, BLOCK_N, K, GROUP_UNITS)
+            is_there = (turn + 1 < TURNS) | has_next
+            sums = ()
+            for j in gl.static_range(STAGES):
+                async_copy.wait_group(EARLY - 1)
+                code_slot, term_slot = slots[j]
+                words = _load_words(code_slot, BLOCK_N)
+                scale, zero = unpack_terms(term_slot.load(term_layout), dtype)
+                if not IS_RESIDENT:
+                    values = x_slots[j].permute((0, 2, 1)).load(second_layout)
+                elif j % SHARED == 0:
+                    values = x_slots.index((first + j) // SHARED).permute((0, 2, 1)).load(second_layout)
+                # Into the slot of the round before, which all warps have read.
+                if j == 0:
+                    _request(spots, places, first, EARLY, True, slots[EARLY], K, GROUP_UNITS, IS_WHOLE)
+                    if not IS_RESIDENT:
+                        _copy_x(x, x_places, first + EARLY, True, x_slots[EARLY], K, ROWS, IS_WHOLE)
+                else:
+                    _request(later, places, next_first, j - 1, is_there, slots[j - 1], K, GROUP_UNITS, IS_WHOLE)
+                    if not IS_RESIDENT:
+                        _copy_x(x, x_places, next_first + j - 1, is_there, x_slots[j - 1], K, ROWS, IS_WHOLE)
+                async_copy.commit_group()
+                weights = unpack_units(words, gl.broadcast(zero[:, :, None], words)[0], dtype)
+                weights = gl.convert_layout(weights, first_layout, assert_trivial=True)
+                scale = gl.convert_layout(scale, gl.SliceLayout(2, layout), assert_trivial=True)
+                products = mma_v2(weights, values, gl.zeros_like(totals[0]))
+                total = (totals[j] if j < SUMS else sums[j - SUMS]) + scale[:, :, None] * products
+                sums = sums + (total,)
+            totals = sums[STAGES - SUMS :]  # type: ignore[assignment]
+            spots = later
+
+        result = gl.sum(_joined(totals, ROWS), 0).permute((1, 0))
+        if GATED:
+            result, other = result.reshape((ROWS, CHANNELS // 8, 2, 8)).permute((0, 1, 3, 2)).split()
+            result, other = result.reshape((ROWS, CHANNELS)), other.reshape((ROWS, CHANNELS))
+        row = gl.arange(0, ROWS, gl.SliceLayout(1, result.type.layout))[:, None]
+        channel = tile * CHANNELS + gl.arange(0, CHANNELS, gl.SliceLayout(0, result.type.layout))[None, :]
         is_channel = channel < num_channels
         if bias is not None:
             result += gl.load(bias + channel, is_channel, other=0.0).to(gl.float32)

@@ -1,10 +1,10 @@
-"""Small-M GEMMs that read INT4 codes into registers, and how a kernel is chosen for weights of 4 bits.
+"""Small-M GEMMs with INT4 codes, and how a kernel is chosen for weights of 4 bits.
 
 The kernel is written for tensor cores thread by thread, which Triton's interpreter does not know: a GPU runs it. Packed
 codes, and words of a scale and a zero, are held against the plain twin without one.
 """
 
-import dataclasses
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from octavo.kernels.linear import GATES
 from octavo.kernels.triton import grouped as triton_grouped
 from octavo.kernels.triton import grouped_direct, grouped_hopper, linear
 from octavo.kernels.triton.grouped import GroupedLinear
-from octavo.kernels.triton.grouped_direct import DirectTile, direct_grouped, make_terms
+from octavo.kernels.triton.grouped_direct import DirectTile, direct_grouped, make_terms, place_inputs
 from octavo.kernels.triton.grouped_hopper import HopperTile
 from octavo.kernels.triton.grouped_stream import StreamTile
 from octavo.kernels.triton.grouped_unpack import UNIT_SCALE
@@ -24,13 +24,10 @@ from octavo.kernels.triton.grouped_unpack import UNIT_SCALE
 needs_kernel = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="run on an NVIDIA H100 or H200"
 )
-FEW = DirectTile(16, 4, 4, 3)
-TILES = [
-    FEW,
-    dataclasses.replace(FEW, depth=8),
-    dataclasses.replace(FEW, num_weights=32, depth=2),
-    dataclasses.replace(FEW, num_weights=32, num_warps=1, depth=3, num_x_stages=2),
-]
+MANY = 1 << 20
+FEW = DirectTile(16, 4, 4, MANY)
+DEEP = DirectTile(16, 4, 8, MANY)
+WIDE = DirectTile(32, 8, 4, MANY)
 
 
 def make(
@@ -142,26 +139,44 @@ def test_chosen_tiles_fit(num_channels: int, num_inputs: int) -> None:
         direct = grouped_direct.choose_tile(weight, num_rows, 132)
         assert (direct is not None) == (num_rows <= grouped_direct.MAX_ROWS)
         if direct is not None:
-            num_rounds = -(-num_inputs // (128 * direct.num_warps))
-            assert 1 <= direct.depth <= num_rounds and 1 <= direct.num_x_stages <= num_rounds
-            assert direct.num_weights in (16, 32)
+            rows, shared, is_resident = place_inputs(num_rows, num_inputs, direct.num_stages)
+            num_turns = -(-num_inputs // (512 * direct.num_stages))
+            slots = num_turns * direct.num_stages // shared if is_resident else direct.num_stages
+            ring = direct.num_stages * direct.num_weights * (256 + 16)
+            assert direct.num_stages in (4, 8) and direct.num_programs > 0
+            assert direct.num_weights % (direct.num_warps * 4) == 0
+            assert ring + slots * rows * 1024 <= 224 << 10, "what remains is for sums of warps"
             continue
         tile = grouped_hopper.choose_tile(weight, num_rows, 132)
         assert tile is not None and 1 <= tile.num_parts <= max(num_inputs // 128 // 4, 1)
         assert tile.num_stages * (tile.num_weights * 64 + tile.num_rows * 256) <= 226 * 1024
 
 
+def test_rounds_share_the_rows_of_an_mma() -> None:
+    assert place_inputs(1, 4096, 8) == (8, 4, True)
+    assert place_inputs(2, 12288, 8) == (8, 4, True)
+    assert place_inputs(3, 4096, 4) == (8, 2, True)
+    assert place_inputs(3, 12288, 4) == (8, 1, False), "two rows more would need 96 KiB"
+    assert place_inputs(8, 4096, 4) == (8, 1, True)
+    assert place_inputs(9, 4096, 4) == (16, 1, False)
+    assert place_inputs(16, 2048, 4) == (16, 1, True)
+
+
 @needs_kernel
 @pytest.mark.parametrize(
     ("tile", "shape", "group", "activation", "dtype"),
     [
-        (TILES[0], (5, 104, 384), 128, "silu", torch.bfloat16),  # fewer units than warps
-        (TILES[0], (1, 40, 4096), 128, "none", torch.float16),
-        (TILES[1], (8, 40, 4096), 128, "silu", torch.float16),  # all of a sum in flight
-        (TILES[1], (16, 72, 9600), 384, "none", torch.bfloat16),  # a ring that does not divide the rounds
-        (TILES[2], (16, 104, 2048), 128, "silu", torch.bfloat16),
-        (TILES[2], (12, 72, 384), 384, "none", torch.float16),
-        (TILES[3], (16, 104, 1408), 128, "none", torch.bfloat16),
+        (FEW, (5, 104, 384), 128, "silu", torch.bfloat16),  # fewer units than a round
+        (FEW, (1, 40, 4096), 128, "none", torch.float16),  # four rounds share a slot of x
+        (DEEP, (3, 56, 4096), 128, "silu", torch.float16),  # two rounds do
+        (replace(FEW, num_programs=2), (8, 200, 4096), 128, "none", torch.bfloat16),  # one tile after another
+        (replace(DEEP, num_programs=3), (2, 200, 9600), 384, "silu", torch.bfloat16),  # rounds past the end
+        (replace(FEW, num_programs=3), (7, 72, 9600), 384, "none", torch.float16),  # not all of x stays
+        (replace(WIDE, num_programs=1), (16, 104, 2048), 128, "silu", torch.bfloat16),
+        (WIDE, (1, 72, 384), 384, "none", torch.float16),
+        (replace(WIDE, num_stages=8), (12, 104, 1408), 128, "none", torch.bfloat16),
+        (DirectTile(64, 8, 4, 1), (16, 200, 1408), 128, "silu", torch.bfloat16),
+        (DirectTile(32, 4, 4, 1), (6, 104, 1408), 128, "silu", torch.bfloat16),  # two blocks of rows per warp
     ],
     ids=str,
 )
@@ -185,14 +200,16 @@ def test_gemms(
 
 @needs_kernel
 def test_bits_of_a_row_do_not_depend_on_its_neighbours(device: torch.device) -> None:
-    weight = make(device, 256, 2048)
-    terms, x = make_terms(weight), random(device, 2, 8, 2048, dtype=torch.bfloat16)
+    weight = make(device, 256, 4096)
+    terms, x = make_terms(weight), random(device, 2, 8, 4096, dtype=torch.bfloat16)
 
-    def multiply(rows: torch.Tensor) -> torch.Tensor:
+    def multiply(rows: torch.Tensor, tile: DirectTile) -> torch.Tensor:
         y = rows.new_empty(len(rows), 256)
-        direct_grouped(rows, weight, terms, None, y, "none", FEW)
+        direct_grouped(rows, weight, terms, None, y, "none", tile)
         return y
 
-    together = multiply(x)
-    for row in range(8):
-        assert torch.equal(multiply(x[row : row + 1])[0], together[row])
+    together = multiply(x, FEW)
+    for tile in (FEW, DEEP, replace(WIDE, num_programs=3)):
+        for first, num_rows in ((0, 1), (5, 1), (2, 2), (3, 3), (0, 4), (1, 6)):
+            rows = slice(first, first + num_rows)
+            assert torch.equal(multiply(x[rows], tile), together[rows])
