@@ -12,10 +12,11 @@ import torch.nn.functional as F
 
 from octavo.errors import UnsupportedModelError
 from octavo.kernels import grouped
+from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.grouped import ZERO_STEP, GroupedTensors, pack_unit
 from octavo.kernels.linear import GATES, LinearOp
 from octavo.kernels.triton import grouped_direct, grouped_hopper, grouped_stream, linear, unit_gemm
-from octavo.kernels.triton.grouped_direct import DirectTile, direct_grouped, make_terms
+from octavo.kernels.triton.grouped_direct import DirectTile, direct_grouped, make_terms, place_inputs
 from octavo.kernels.triton.grouped_hopper import HopperTile, hopper_grouped
 from octavo.kernels.triton.grouped_kernel import BLOCK_N, dequantize_kernel, grouped_kernel
 from octavo.kernels.triton.grouped_stream import StreamTile, stream_grouped
@@ -72,6 +73,14 @@ class GroupedLinear(LinearOp):
             return GATES[activation](self(x))
         return self._launch(x, activation, tile)
 
+    def normed(self, norm: DeferredNorm, activation: str = "none") -> torch.Tensor | None:
+        """See :meth:`octavo.kernels.linear.LinearOp.normed`."""
+        tile = self.choose(len(norm.x), norm.x.dtype)
+        if not isinstance(tile, DirectTile):
+            return None
+        _, _, is_resident = place_inputs(len(norm.x), self._weight.num_inputs, tile.num_stages)
+        return self._launch(norm.x, activation, tile, norm) if is_resident else None
+
     def refresh(self) -> None:
         if self._terms is not None:
             self._terms.copy_(make_terms(self._weight))
@@ -105,13 +114,17 @@ class GroupedLinear(LinearOp):
         is_few = len(x) <= MAX_ROWS
         return self._by_kernel(x, is_few) if is_few or self._deterministic else self._by_values(x)
 
-    def _launch(self, x: torch.Tensor, activation: str, tile: Tile) -> torch.Tensor:
-        """One launch of a kernel for Hopper: ``[M, in] → [M, out]``, or ``[M, out / 2]`` with an activation."""
+    def _launch(self, x: torch.Tensor, activation: str, tile: Tile, norm: DeferredNorm | None = None) -> torch.Tensor:
+        """One launch of a kernel for Hopper: ``[M, in] → [M, out]``, or ``[M, out / 2]`` with an activation.
+
+        Args:
+            norm: of ``x``, for a :class:`DirectTile`.
+        """
         num_rows, num_channels = len(x), len(self._weight.codes) // (1 if activation == "none" else 2)
         y, x = x.new_empty(num_rows, num_channels), aligned_rows(x)
         if isinstance(tile, DirectTile):
             assert self._terms is not None, "the weight has a form that the kernel reads"
-            direct_grouped(x, self._weight, self._terms, self._bias, y, activation, tile)
+            direct_grouped(x, self._weight, self._terms, self._bias, y, activation, tile, norm)
         elif isinstance(tile, UnitTile):
             unit_linear(x, self._weight, self._bias, y, activation, tile)
         elif isinstance(tile, StreamTile):

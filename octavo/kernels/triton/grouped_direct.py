@@ -17,10 +17,12 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.grouped import GroupedTensors
 from octavo.kernels.triton.grouped_unpack import UNIT_SCALE, unpack_terms, unpack_units
 from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.linear_stream import apply_gate
+from octavo.kernels.triton.stream_norm import load_factors, norm_arguments, normed_parts, round_columns
 
 # Triton 3.9 has renamed it.
 _async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
@@ -97,6 +99,7 @@ def direct_grouped(
     out: torch.Tensor,
     activation: str,
     tile: DirectTile,
+    norm: DeferredNorm | None = None,
 ) -> None:
     """``x Wᵀ + b``, or with an activation ``act(x W₁ᵀ + b₁) · (x W₂ᵀ + b₂)`` for the halves of ``W``.
 
@@ -106,6 +109,7 @@ def direct_grouped(
         terms: of :func:`make_terms`.
         out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous.
         activation: "none", "silu" or "gelu_tanh".
+        norm: of ``x``, a single row that stays in shared memory (see :func:`place_inputs`); settled by this.
     """
     num_rows, num_features = x.shape
     num_channels = out.shape[1]
@@ -113,6 +117,7 @@ def direct_grouped(
     slot_rows, num_slot_rounds, is_resident = place_inputs(num_rows, num_features, tile.num_stages)
     direct_kernel[(min(num_tiles, tile.num_programs),)](
         x,
+        *norm_arguments(norm),
         weight.codes.view(torch.int32),
         terms,
         bias,
@@ -292,9 +297,13 @@ def _joined(totals, ROWS: gl.constexpr):
     return total
 
 
-@gluon.jit(do_not_specialize=["num_rows", "num_tiles"])
+@gluon.jit(do_not_specialize=["num_rows", "num_tiles", "eps"])
 def direct_kernel(
     x,
+    residual,  # [K], added to x before its norm; or None
+    norm,  # [K], the weight of the norm of x, which is one row then and resident; None for none
+    eps,
+    summed,  # [K], where the sum goes; None without a residual
     codes,
     terms,
     bias,
@@ -364,14 +373,24 @@ def direct_kernel(
     spots = _find(sources, places, gl.program_id(0), num_channels, GATED, BLOCK_N, K, GROUP_UNITS)
     for i in gl.static_range(EARLY):
         _request(spots, places, 0, i, True, slots[i], K, GROUP_UNITS, IS_WHOLE)
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
     x_part = gl.arange(0, 4, gl.SliceLayout(1, gl.SliceLayout(2, x_copy)))[:, None, None]
     x_n = gl.arange(0, BLOCK_M, gl.SliceLayout(0, gl.SliceLayout(2, x_copy)))[None, :, None]
     x_column = x_part * 128 + gl.arange(0, 128, gl.SliceLayout(0, gl.SliceLayout(1, x_copy)))[None, None, :]
     x_places = (x_n, x_column, x_stride, num_rows)
-    if IS_RESIDENT:
+    if norm is not None:
+        gl.static_assert(IS_RESIDENT and ROWS == 2 and WARPS == 4)
+        columns = round_columns(X_SLOTS * SHARED, SHARED, 128)
+        factors = load_factors(norm, columns, K)
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    if norm is not None:
+        normed = normed_parts(x, residual, columns, factors, eps, summed, K)
+        for i in gl.static_range(X_SLOTS):
+            # Each of a slot's rounds has two rows, of which no one reads the second.
+            part = normed[i].reshape((SHARED, 4, 128)).permute((1, 0, 2))
+            x_slots.index(i).store(gl.join(part, part).permute((0, 1, 3, 2)).reshape((4, BLOCK_M, 128)))
+    elif IS_RESIDENT:
         for i in gl.static_range(X_SLOTS):
             _copy_x(x, x_places, i * SHARED, True, x_slots.index(i), K, ROWS, IS_WHOLE)
     for i in gl.static_range(EARLY):

@@ -23,7 +23,14 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.triton.launch import dependent_launch
-from octavo.kernels.triton.stream_norm import load_factors, norm_row, padded_rounds
+from octavo.kernels.triton.stream_norm import (
+    load_factors,
+    norm_arguments,
+    normed_parts,
+    padded_rounds,
+    round_columns,
+    rounds_at_once,
+)
 from octavo.kernels.triton.widen_float8 import widen
 
 # Triton 3.9 has renamed them.
@@ -161,10 +168,6 @@ def arguments(
     """Grid, arguments and constants of :func:`stream_linear`'s launch, also to compile its kernel ahead."""
     num_rows, num_features = x.shape
     num_channels = out.shape[1]
-    residual = total = None
-    if norm is not None and norm.residual is not None:
-        residual, total = norm.residual, torch.empty_like(norm.residual)
-        norm.settle(total)
     block_m = tile.block_m(num_rows)
     # One row leaves memory that rings of eight take: in long sums another round of weights pays.
     num_stages = tile.num_stages + (norm is not None and num_features >= _LONG_SUM)
@@ -181,8 +184,7 @@ def arguments(
         "num_warps": tile.num_warps,
     }
     grid = (-(-num_channels // (tile.num_weights // (1 if activation == "none" else 2))),)
-    weight_and_eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
-    args = (x, residual, *weight_and_eps, total, weight, scales, bias, out, x.stride(0) // 8, num_rows, num_channels)
+    args = (x, *norm_arguments(norm), weight, scales, bias, out, x.stride(0) // 8, num_rows, num_channels)
     return grid, args, constants
 
 
@@ -222,7 +224,7 @@ def stream_kernel(
     residual,  # [K], added to x before its norm; or None
     norm,  # [K], the weight of the norm of x; None for none
     eps,
-    total,  # [K], where the sum goes; None without a residual
+    summed,  # [K], where the sum goes; None without a residual
     weight,
     scales,  # [N] float32 or None
     bias,
@@ -289,15 +291,19 @@ def stream_kernel(
         _copy(weight_spots, is_weight, weight_column, weight_ring.index(i), i, K, ROUND)
         async_copy.commit_group()
     if NORMS:
-        factors = load_factors(norm, K, X_ROUNDS, BLOCK_K)
+        AT_ONCE: gl.constexpr = rounds_at_once(BLOCK_K)
+        columns = round_columns(X_ROUNDS, AT_ONCE, BLOCK_K)
+        factors = load_factors(norm, columns, K)
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
     if NORMS:
         # The same places, for values of several rounds.
         rounds_layout: gl.constexpr = gl.SwizzledSharedLayout(32, 1, ring_layout.max_phase, [3, 2, 1, 0])
-        normed = _reinterpret(x_ring, dtype, x_ring.shape, rounds_layout)
-        norm_row(x, residual, factors, eps, total, normed, K)
+        row_slots = _reinterpret(x_ring, dtype, x_ring.shape, rounds_layout)
+        normed = normed_parts(x, residual, columns, factors, eps, summed, K)
+        for part in gl.static_range(len(columns)):
+            row_slots.slice(part * AT_ONCE, AT_ONCE).store(normed[part])
     else:
         for i in gl.static_range(EARLY_X):
             _copy(x_spots, is_x, x_column, x_ring.index(i), i, K, ROUND)

@@ -15,6 +15,7 @@ from octavo.kernels.routing import LogitsOp, RouterOp
 from octavo.kernels.routing import choose_experts as reference
 from octavo.kernels.triton.launch import MIN_DOT_SIZE, dependent_launch
 from octavo.kernels.triton.routing_kernel import add_parts_kernel, choose_kernel, logits_kernel, normed_logits_kernel
+from octavo.kernels.triton.stream_norm import norm_arguments
 from octavo.records.experts import Routing
 
 _PART_SIZE = 128
@@ -132,12 +133,12 @@ def _normed_logits(norm: DeferredNorm, weight: torch.Tensor) -> torch.Tensor:
     parts = choose_parts(x.shape[1])
     logits = torch.empty(parts.num_parts, 1, num_experts, dtype=torch.float32, device=x.device)
     normed = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    total = None if norm.residual is None else torch.empty_like(normed)
+    residual, scale, eps, total = norm_arguments(norm)
     normed_logits_kernel[triton.cdiv(num_experts, _SMALL_BLOCK), parts.num_parts](
         x,
-        norm.residual,
-        norm.weight,
-        norm.eps,
+        residual,
+        scale,
+        eps,
         total,
         normed,
         weight,
@@ -152,7 +153,7 @@ def _normed_logits(norm: DeferredNorm, weight: torch.Tensor) -> torch.Tensor:
         num_warps=4,
         **dependent_launch(x.device),
     )
-    norm.settle(x if total is None else total, normed)
+    norm.settle(norm.total, normed)
     return logits
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from product_case import random
 
-from octavo.kernels import grouped
+from octavo.kernels import basic, grouped
+from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.grouped import ZERO_STEP, GroupedTensors, ReorderedLinear, byte_order, pack_codes, unpack_codes
 from octavo.kernels.linear import GATES
 from octavo.kernels.triton import grouped as triton_grouped
@@ -196,6 +197,28 @@ def test_gemms(
     y = x.new_full(exact.shape, float("nan"))
     direct_grouped(x, weight, make_terms(weight), bias, y, activation, tile)
     torch.testing.assert_close(y.double(), exact, rtol=1e-2, atol=3e-2)
+
+
+@needs_kernel
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "group", "activation"),
+    [((56, 4096), 128, "none"), ((104, 1408), 128, "silu"), ((6400, 384), 384, "none"), ((48, 9600), 384, "silu")],
+)
+def test_gemms_of_a_normed_row(
+    device: torch.device, shape: tuple[int, int], group: int, activation: str, has_residual: bool
+) -> None:
+    weight = make(device, *shape, group=group)
+    op = GroupedLinear(weight, None, deterministic=False)
+    x, residual = random(device, 2, 2, 1, shape[1], dtype=torch.bfloat16)
+    scale = 1 + random(device, 3, shape[1], dtype=torch.bfloat16) / 4
+    norm = DeferredNorm(x, residual if has_residual else None, scale, 1e-6)
+    y = op.normed(norm, activation)
+    assert y is not None
+    assert torch.equal(norm.total, x + residual if has_residual else x)
+    normed = basic.rms_norm.reference(norm.total, scale, 1e-6)
+    expected = op(normed) if activation == "none" else op.gated(normed, activation)
+    torch.testing.assert_close(y, expected, rtol=2e-2, atol=2e-2)
 
 
 @needs_kernel
