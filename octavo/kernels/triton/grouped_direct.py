@@ -379,7 +379,7 @@ def direct_kernel(
     x_places = (x_n, x_column, x_stride, num_rows)
     if norm is not None:
         gl.static_assert(IS_RESIDENT and ROWS == 2 and WARPS == 4)
-        columns = round_columns(X_SLOTS * SHARED, SHARED, 128)
+        columns = round_columns(X_SLOTS, SHARED, 128)
         factors = load_factors(norm, columns, K)
     if PDL:
         gdc_wait()

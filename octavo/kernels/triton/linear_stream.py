@@ -292,7 +292,7 @@ def stream_kernel(
         async_copy.commit_group()
     if NORMS:
         AT_ONCE: gl.constexpr = rounds_at_once(BLOCK_K)
-        columns = round_columns(X_ROUNDS, AT_ONCE, BLOCK_K)
+        columns = round_columns((NUM_ROUNDS + AT_ONCE - 1) // AT_ONCE, AT_ONCE, BLOCK_K)
         factors = load_factors(norm, columns, K)
     if PDL:
         gdc_wait()

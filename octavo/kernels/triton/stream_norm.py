@@ -35,9 +35,8 @@ def rounds_at_once(block_k):
 
 @triton.constexpr_function
 def padded_rounds(num_rounds, block_k):
-    """The same number of rounds or a few more, so that parts are whole."""
-    at_once = rounds_at_once(block_k)
-    return -(-num_rounds // at_once) * at_once
+    """Rounds of shared memory that whole parts fit into: a power of two, since slices of other sizes are misplaced."""
+    return max(triton.next_power_of_2(num_rounds), rounds_at_once(block_k))
 
 
 @triton.constexpr_function
@@ -49,7 +48,7 @@ def _round_layout(num_warps, block_k):
 
 
 @gluon.jit
-def round_columns(ROUNDS: gl.constexpr, AT_ONCE: gl.constexpr, BLOCK_K: gl.constexpr):
+def round_columns(PARTS: gl.constexpr, AT_ONCE: gl.constexpr, BLOCK_K: gl.constexpr):
     """Columns of parts ``[AT_ONCE, warps, 1, BLOCK_K]``: so many rounds, in each of which a warp has its features.
 
     ``AT_ONCE`` is a multiple of :func:`rounds_at_once`.
@@ -62,8 +61,8 @@ def round_columns(ROUNDS: gl.constexpr, AT_ONCE: gl.constexpr, BLOCK_K: gl.const
     warp = gl.arange(0, WARPS, warps)[None, :, None, None]
     feature = gl.arange(0, BLOCK_K, features)[None, None, None, :]
     columns = ()
-    for turn in gl.static_range(ROUNDS // AT_ONCE):
-        i = turn * AT_ONCE + gl.arange(0, AT_ONCE, rounds)[:, None, None, None]
+    for part in gl.static_range(PARTS):
+        i = part * AT_ONCE + gl.arange(0, AT_ONCE, rounds)[:, None, None, None]
         columns = columns + ((i * WARPS + warp) * BLOCK_K + feature,)  # type: ignore[assignment]
     return columns
 

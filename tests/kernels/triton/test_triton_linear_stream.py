@@ -13,6 +13,7 @@ from octavo.kernels import basic
 from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.linear import GATES
 from octavo.kernels.triton.linear_stream import MAX_ROWS, StreamGemmTile, choose_tile, stream_linear
+from octavo.kernels.triton.stream_norm import padded_rounds
 
 needs_kernel = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0), reason="needs tensor cores"
@@ -109,6 +110,11 @@ def test_chosen_tiles_fit(num_channels: int, num_features: int, is_gated: bool) 
         if tile is not None:
             num_rows_in_rings = tile.num_stages * tile.num_weights + tile.num_x_stages * tile.block_m(num_rows)
             assert 2 * tile.num_warps * tile.num_columns * num_rows_in_rings <= 227 * 1024
+        if num_rows == 1:
+            assert tile is not None
+            width = tile.num_warps * tile.num_columns
+            num_rounds = padded_rounds(-(-num_features // width), tile.num_columns)  # of the normed row, all there
+            assert 2 * width * ((tile.num_stages + 1) * tile.num_weights + num_rounds) <= 227 * 1024
     assert choose_tile(8, num_channels, num_features, is_gated=is_gated, num_sms=132) is not None
     assert choose_tile(MAX_ROWS + 1, num_channels, num_features, is_gated=is_gated, num_sms=132) is None
 
