@@ -154,8 +154,7 @@ class MixerLayer(nn.Module):
         self, x: torch.Tensor, residual: torch.Tensor | None, ropes: Mapping[str, RopeTables], step: StepContext
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See :meth:`PreNormLayer.forward`."""
-        normed, residual = self.norm.enter(x, residual)
-        return self.mixer(normed, ropes, step), residual
+        return self.norm.into(self.mixer, x, residual, ropes, step)
 
 
 class SandwichNormLayer(nn.Module):
@@ -186,10 +185,11 @@ class SandwichNormLayer(nn.Module):
         self, x: torch.Tensor, residual: torch.Tensor | None, ropes: Mapping[str, RopeTables], step: StepContext
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See :meth:`PreNormLayer.forward`."""
-        normed, residual = self.input_layernorm.enter(x, residual)
-        attended = self.post_attention_layernorm(self.self_attn(normed, ropes, step))
-        normed, residual = self.pre_feedforward_layernorm.add(attended, residual)
-        return self.post_feedforward_layernorm(self.mlp(normed)), residual
+        attended, residual = self.input_layernorm.into(self.self_attn, x, residual, ropes, step)
+        added, residual = self.pre_feedforward_layernorm.into(
+            self.mlp, self.post_attention_layernorm(attended), residual
+        )
+        return self.post_feedforward_layernorm(added), residual
 
 
 class PostNormLayer(nn.Module):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from octavo.kernels import RopeTables
+from octavo.kernels import DeferredNorm, RopeTables
 from octavo.kernels.state_space import causal_conv, gated_rms_norm, state_space_scan
 from octavo.layers.build import Build
 from octavo.layers.context import CachedLayer, StepContext, compute_type
@@ -53,6 +53,8 @@ class Mamba2Mixer(CachedLayer):
         bias, conv_bias: whether projections and convolution have biases.
     """
 
+    takes_deferred_norms = True
+
     def __init__(
         self,
         hidden_size: int,
@@ -86,7 +88,9 @@ class Mamba2Mixer(CachedLayer):
         self.norm = _Divided({"weight": ()}, [inner], tp)
         self.out_proj = build.linear("out_proj", whole, hidden_size, bias=bias, split="row" if tp.size > 1 else None)
 
-    def forward(self, x: torch.Tensor, ropes: Mapping[str, RopeTables], step: StepContext) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor | DeferredNorm, ropes: Mapping[str, RopeTables], step: StepContext
+    ) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
         sizes, inputs = self.sizes, step.inputs[self.name]
         scan_state, conv_state = step.caches[self.name]

@@ -87,5 +87,5 @@ class ShortcutLayer(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """A half's normed input of its feed-forward part, and the stream."""
         before, behind = self._norms[half]
-        normed, residual = before.enter(x, residual)
-        return behind.add(self.self_attn[half](normed, ropes, step), residual)
+        attended, residual = before.into(self.self_attn[half], x, residual, ropes, step)
+        return behind.add(attended, residual)

@@ -26,7 +26,8 @@ def norm_and_multiply(self: LinearOp, norm: DeferredNorm, activation: str = "non
         ("LlamaForCausalLM", 4),
         ("Qwen3MoeForCausalLM", 4),
         ("DeepseekV32ForCausalLM", 4),
-        ("Gemma3ForCausalLM", 0),  # the norms that follow its attention and feed-forward parts have no GEMM behind them
+        ("Gemma3ForCausalLM", 4),  # those before its attention and feed-forward parts; no GEMM reads the others
+        ("Mamba2ForCausalLM", 2),
     ],
 )
 def test_models_answer_alike(
@@ -49,5 +50,4 @@ def test_models_answer_alike(
     if gemms_norm:
         monkeypatch.setattr(LinearOp, "normed", norm_and_multiply)
     assert tokens(TinyEngine(config, model).run([request])["a"]) == expected
-    assert len(deferred) >= num_deferred  # a step that is replayed defers nothing again
-    assert bool(deferred) == bool(num_deferred)
+    assert len(deferred) % num_deferred == 0 and deferred  # a step that is replayed defers nothing again
