@@ -42,7 +42,10 @@ MANY_PROGRAMS = 320
 """Rows times key/value heads beyond which small programs are faster, since they balance better."""
 
 MERGED_AT_ONCE = 8
-"""Chunks that a merge loads at a time."""
+"""Chunks that a merge loads at a time; two if their values would not fit into registers."""
+
+MERGED_VALUES = 16
+"""Values of a chunk per thread up to which they do."""
 
 MAX_WALKER_QUERIES = 16
 """Queries of a program up to which each warp has its own accumulators ("walkers"): these must fit into registers."""
@@ -214,6 +217,7 @@ def decode_attention(
     group, block_d = num_heads // num_kv_heads, max(triton.next_power_of_2(head_dim), MIN_DOT_SIZE)
     num_queries = group * length
     tile = tile or choose_tile(head_dim, qkv.dtype, num_rows * num_kv_heads, num_queries)
+    num_values = triton.next_power_of_2(num_queries) * block_d // (32 * tile.num_warps)
     has_walkers = qkv.dtype != torch.float32 and num_queries <= MAX_WALKER_QUERIES
     if cut.num_long:
         num_programs = 1, num_rows + cut.num_long * (cut.max_chunks - 1)
@@ -259,7 +263,7 @@ def decode_attention(
         HEAD_DIM=head_dim,
         GROUP=group,
         BLOCK_SIZE=block_size,
-        BLOCK_C=MERGED_AT_ONCE if num_queries <= MAX_WALKER_QUERIES else 2,
+        BLOCK_C=MERGED_AT_ONCE if num_queries <= MAX_WALKER_QUERIES and num_values <= MERGED_VALUES else 2,
         BLOCK_D=block_d,
         TOKENS=tile.num_tokens,
         WALKERS=min(tile.num_warps, tile.num_tokens // 16) if has_walkers else 1,
