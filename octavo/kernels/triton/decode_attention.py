@@ -41,6 +41,9 @@ keep the device busy to the end."""
 MANY_PROGRAMS = 320
 """Rows times key/value heads beyond which small programs are faster, since they balance better."""
 
+FEW_PROGRAMS = 64
+"""The same up to which each chunk has a multiprocessor of its own, even with two chunks per row."""
+
 MERGED_AT_ONCE = 8
 """Chunks that a merge loads at a time; two if their values would not fit into registers."""
 
@@ -120,7 +123,15 @@ def choose_tile(head_dim: int, dtype: torch.dtype, num_programs: int, num_querie
         return DecodeTile(16, 8, 3)
     if num_queries > MAX_WALKER_QUERIES:
         return DecodeTile(64, 8, 3)
-    return DecodeTile(32, 2, 4) if num_programs > MANY_PROGRAMS else DecodeTile(64, 4, 3)
+    # The fewer bytes a token has, the more tokens in flight it takes to use the bandwidth.
+    is_small = head_dim <= 64
+    if num_programs > MANY_PROGRAMS:
+        return DecodeTile(32, 2, 7 if is_small else 4)
+    # Eight warps leave no room for the next launch's program, which delays it. Chunks of 512 tokens or more
+    # (see choose_cut) make up for this, and so do many queries, since each warp then prepares a head of its own.
+    if is_small and num_programs <= FEW_PROGRAMS and (num_programs > FEW_PROGRAMS // 2 or num_queries > 4):
+        return DecodeTile(128, 8, 3)
+    return DecodeTile(64, 4, 3)
 
 
 def choose_cut(
