@@ -41,8 +41,14 @@ keep the device busy to the end."""
 MANY_PROGRAMS = 320
 """Rows times key/value heads beyond which small programs are faster, since they balance better."""
 
+FEW_PROGRAMS = 64
+"""The same up to which each chunk has a multiprocessor of its own, even with two chunks per row."""
+
 MERGED_AT_ONCE = 8
-"""Chunks that a merge loads at a time."""
+"""Chunks that a merge loads at a time; two if their values would not fit into registers."""
+
+MERGED_VALUES = 16
+"""Values of a chunk per thread up to which they do."""
 
 MAX_WALKER_QUERIES = 16
 """Queries of a program up to which each warp has its own accumulators ("walkers"): these must fit into registers."""
@@ -117,7 +123,15 @@ def choose_tile(head_dim: int, dtype: torch.dtype, num_programs: int, num_querie
         return DecodeTile(16, 8, 3)
     if num_queries > MAX_WALKER_QUERIES:
         return DecodeTile(64, 8, 3)
-    return DecodeTile(32, 2, 4) if num_programs > MANY_PROGRAMS else DecodeTile(64, 4, 3)
+    # The fewer bytes a token has, the more tokens in flight it takes to use the bandwidth.
+    is_small = head_dim <= 64
+    if num_programs > MANY_PROGRAMS:
+        return DecodeTile(32, 2, 7 if is_small else 4)
+    # Eight warps leave no room for the next launch's program, which delays it. Chunks of 512 tokens or more
+    # (see choose_cut) make up for this, and so do many queries, since each warp then prepares a head of its own.
+    if is_small and num_programs <= FEW_PROGRAMS and (num_programs > FEW_PROGRAMS // 2 or num_queries > 4):
+        return DecodeTile(128, 8, 3)
+    return DecodeTile(64, 4, 3)
 
 
 def choose_cut(
@@ -214,6 +228,7 @@ def decode_attention(
     group, block_d = num_heads // num_kv_heads, max(triton.next_power_of_2(head_dim), MIN_DOT_SIZE)
     num_queries = group * length
     tile = tile or choose_tile(head_dim, qkv.dtype, num_rows * num_kv_heads, num_queries)
+    num_values = triton.next_power_of_2(num_queries) * block_d // (32 * tile.num_warps)
     has_walkers = qkv.dtype != torch.float32 and num_queries <= MAX_WALKER_QUERIES
     if cut.num_long:
         num_programs = 1, num_rows + cut.num_long * (cut.max_chunks - 1)
@@ -259,7 +274,7 @@ def decode_attention(
         HEAD_DIM=head_dim,
         GROUP=group,
         BLOCK_SIZE=block_size,
-        BLOCK_C=MERGED_AT_ONCE if num_queries <= MAX_WALKER_QUERIES else 2,
+        BLOCK_C=MERGED_AT_ONCE if num_queries <= MAX_WALKER_QUERIES and num_values <= MERGED_VALUES else 2,
         BLOCK_D=block_d,
         TOKENS=tile.num_tokens,
         WALKERS=min(tile.num_warps, tile.num_tokens // 16) if has_walkers else 1,

@@ -560,17 +560,26 @@ def _merge_chunks(
     total = tl.zeros((HEADS, BLOCK_D), tl.float32)
     acc = tl.zeros((HEADS, BLOCK_D), tl.float32)
     for start in range(0, num_chunks, BLOCK_C):
+        chunk_sums = ()
+        chunk_values = ()
+        last_peak = peak
         for i in tl.static_range(BLOCK_C):
             place = (start + i) * (NUM_HEADS * LENGTH)
             mask = is_value & (start + i < num_chunks)
             # Bypass L1, which may hold stale lines of an earlier launch.
             logsum = tl.load(logsums + place * COPIES + shared, mask, other=_LOWEST, cache_modifier=".cg")
             values = tl.load(partials + (place + rows) * HEAD_DIM + dims, mask, other=0.0, cache_modifier=".cg")
-            new_peak = tl.maximum(peak, logsum)
-            decay, weight = tl.exp2(peak - new_peak), tl.exp2(logsum - new_peak)
-            peak = new_peak
-            total = total * decay + weight
-            acc = acc * decay + values * weight
+            chunk_sums = chunk_sums + (logsum,)  # type: ignore[assignment]
+            chunk_values = chunk_values + (values,)  # type: ignore[assignment]
+            peak = tl.maximum(peak, logsum)
+        # One rescaling for all of them, so that only sums depend on one another.
+        decay = tl.exp2(last_peak - peak)
+        total *= decay
+        acc *= decay
+        for i in tl.static_range(BLOCK_C):
+            weight = tl.exp2(chunk_sums[i] - peak)
+            total += weight
+            acc += chunk_values[i] * weight
     if sinks is not None:
         logits = tl.load(sinks + rows % GROUP + dims * 0, is_value, other=0.0).to(tl.float32)
         total += tl.exp2(logits * LOG2E - peak)

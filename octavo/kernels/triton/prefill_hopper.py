@@ -19,6 +19,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch, num_multiprocessors
 from octavo.kernels.triton.prefill_hopper_consume import consume
 from octavo.kernels.triton.prefill_hopper_produce import produce
+from octavo.kernels.triton.prefill_tiles import choose_heads_at_once
 from octavo.platforms import compute_capability
 
 LOG2_E = 1.4426950408889634
@@ -39,7 +40,12 @@ class HopperConfig:
 
 
 def hopper_config(head_dim: int) -> HopperConfig:
-    """Two stages of key/value blocks, as large as shared memory and registers allow."""
+    """Key/value blocks as large as registers allow, and two stages of them, as much as shared memory holds.
+
+    Heads of 64 leave room for a third. Exponentials take most of their time, so turns at matmuls only delay them.
+    """
+    if head_dim <= 64:
+        return HopperConfig(128, 3, False)
     return HopperConfig(64 if head_dim > 128 else 128, 2, True)
 
 
@@ -83,6 +89,7 @@ def hopper_prefill(
     """
     num_heads, head_dim = q.shape[1:]
     num_kv_heads = k.shape[1]
+    group = num_heads // num_kv_heads
     box = (config.block_n, head_dim)
     key_shape, key_stride = (k.shape[0], num_kv_heads * head_dim), k.stride(0)
     # For TMA, the cache is a matrix whose rows are one token of one head; the rows of a page are contiguous.
@@ -94,22 +101,22 @@ def hopper_prefill(
         shape = (num_values // head_dim, head_dim)
         pages = [_descriptor(half, shape, head_dim, page) for half in (kv_cache[0], kv_cache[1])]
         block_rows, head_rows = kv_cache.stride(1) // head_dim, kv_cache.stride(2) // head_dim
-    num_tiles = num_tokens // (2 * HALF_TILE) + num_rows
-    _hopper_kernel[(min(num_tiles * num_heads, num_multiprocessors(q.device)),)](
+    num_tiles, num_programs = num_tokens // (2 * HALF_TILE) + num_rows, num_multiprocessors(q.device)
+    _hopper_kernel[(min(num_tiles * num_heads, num_programs),)](
         _descriptor(q, (q.shape[0], num_heads * head_dim), q.stride(0), (HALF_TILE, head_dim)),
         _descriptor(k, key_shape, key_stride, box), _descriptor(v, key_shape, key_stride, box), *pages,
         out, query_starts, seq_lens, counts, slots, block_tables, sinks, _queue(q.device),
         out.stride(0), block_tables.stride(0), block_rows, head_rows,
         scale * LOG2_E if softcap is None else scale / softcap,
         0.0 if softcap is None else softcap * LOG2_E,
-        window or 0,
-        GROUP=num_heads // num_kv_heads, NUM_KV_HEADS=num_kv_heads, BLOCK_N=config.block_n, D=head_dim,
+        window or 0, choose_heads_at_once(num_tiles, num_kv_heads, group, num_programs, kv_cache is None),
+        GROUP=group, NUM_KV_HEADS=num_kv_heads, BLOCK_N=config.block_n, D=head_dim,
         STAGES=config.num_stages, PAGED=kv_cache is not None, CAP=softcap is not None, WINDOW=window is not None,
         SINKS=sinks is not None, TAKE_TURNS=config.takes_turns, num_warps=4, **dependent_launch(q.device),
     )  # fmt: skip
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["heads_at_once"])
 def _hopper_kernel(
     q_desc,  # [T, H · D], boxes of 64 tokens of a head
     k_desc,  # [T, Hkv · D], boxes of BLOCK_N tokens of a head
@@ -131,6 +138,7 @@ def _hopper_kernel(
     scale,  # of scores to base-2 logits, or to the cap's argument if there is a cap
     softcap,  # in base-2 logits
     window,
+    heads_at_once,  # see prefill_tiles
     GROUP: gl.constexpr,
     NUM_KV_HEADS: gl.constexpr,
     BLOCK_N: gl.constexpr,
@@ -181,8 +189,8 @@ def _hopper_kernel(
                         BLOCK_N, D, STAGES, PAGED, CAP, WINDOW, SINKS, TAKE_TURNS, PDL)),
             (consume, (1, rings, board, turns, out_ptr, out_stride, sinks_ptr, scale, softcap, window,
                         BLOCK_N, D, STAGES, PAGED, CAP, WINDOW, SINKS, TAKE_TURNS, PDL)),
-            (produce, ((q_desc, k_desc, v_desc, k_pages, v_pages), rings, board, batch, pages, queue_ptr, window,
-                        GROUP, NUM_KV_HEADS, BLOCK_N, D, STAGES, PAGED, WINDOW, PDL)),
+            (produce, ((q_desc, k_desc, v_desc, k_pages, v_pages), rings, board, batch, pages, queue_ptr,
+                        heads_at_once, window, GROUP, NUM_KV_HEADS, BLOCK_N, D, STAGES, PAGED, WINDOW, PDL)),
         ],
         [4, 1],
         [232, 40] if PAGED else [240, 24],

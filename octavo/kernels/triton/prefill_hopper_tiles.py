@@ -16,13 +16,20 @@ def count_tiles(starts_ptr, counts_ptr, TILE: gl.constexpr):
 
 
 @gluon.jit
-def find_tile(index, starts_ptr, num_decode, skipped, num_rows, num_tiles, GROUP: gl.constexpr, TILE: gl.constexpr):
-    """``prefill_tiles.find_tile`` for one warp: row, its first token and length, the tile's first token, both heads."""
+def split_index(index, num_tiles, heads_at_once, GROUP: gl.constexpr):
+    """As ``prefill_tiles.split_index``: the tile and both heads of an item."""
+    tile_items = heads_at_once * GROUP
+    first_head = index // (num_tiles * tile_items) * heads_at_once
+    tile = num_tiles - 1 - index % (num_tiles * tile_items) // tile_items
+    item = index % tile_items
+    return tile, first_head + item // GROUP, first_head * GROUP + item
+
+
+@gluon.jit
+def find_tile(tile, starts_ptr, num_decode, skipped, num_rows, TILE: gl.constexpr):
+    """``prefill_tiles.find_tile`` for one warp: row, its first token and length, the tile's first token."""
     chunk: gl.constexpr = 128
     layout: gl.constexpr = gl.BlockedLayout([4], [32], [1], [0])
-    kv_head = index // (num_tiles * GROUP)
-    index -= kv_head * (num_tiles * GROUP)
-    tile = num_tiles - 1 - index // GROUP
     row = num_decode - 1
     for first in range(num_decode, num_rows, chunk):
         rows = first + gl.arange(0, chunk, layout=layout)
@@ -32,7 +39,7 @@ def find_tile(index, starts_ptr, num_decode, skipped, num_rows, num_tiles, GROUP
     start = gl.load(starts_ptr + row)
     length = gl.load(starts_ptr + row + 1) - start
     first_tile = (start - skipped) // TILE + (row - num_decode)
-    return row, start, length, (tile - first_tile) * TILE, kv_head, kv_head * GROUP + index % GROUP
+    return row, start, length, (tile - first_tile) * TILE
 
 
 @gluon.jit

@@ -11,8 +11,8 @@ import triton.language as tl
 
 from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.triton.cache_scales import as_weighed, scale_arguments
-from octavo.kernels.triton.launch import MIN_DOT_SIZE, dependent_launch
-from octavo.kernels.triton.prefill_tiles import count_tiles, find_tile
+from octavo.kernels.triton.launch import MIN_DOT_SIZE, dependent_launch, num_multiprocessors
+from octavo.kernels.triton.prefill_tiles import choose_heads_at_once, count_tiles, find_tile, split_index
 from octavo.kernels.triton.window import first_visible
 
 LOG2_E = 1.4426950408889634
@@ -132,7 +132,7 @@ def _attend(
     return acc, row_max, row_sum
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["heads_at_once"])
 def _prefill_kernel(
     q_ptr,  # [T, H, D]
     k_ptr,  # [T, Hkv, D], or the cache's keys [blocks, Hkv, BLOCK_SIZE, D]
@@ -155,6 +155,7 @@ def _prefill_kernel(
     scale,  # of scores to base-2 logits, or to the cap's argument if there is a cap
     softcap,  # in base-2 logits
     window,
+    heads_at_once,  # see prefill_tiles
     scales,  # of a quantised cache [2, blocks, Hkv, BLOCK_SIZE], or None
     scale_part,
     scale_block,
@@ -185,16 +186,14 @@ def _prefill_kernel(
     index = tl.program_id(0)
     if index >= num_tiles * group_programs * NUM_KV_HEADS:
         return
-    kv_head = index // (num_tiles * group_programs)
-    index -= kv_head * (num_tiles * group_programs)
-    tile = num_tiles - 1 - index // group_programs
+    tile, kv_head, member = split_index(index, num_tiles, heads_at_once, group_programs)
     row, start, length, first_query = find_tile(tile, starts_ptr, num_decode, skipped, num_rows, tile_size)
     if first_query >= length:
         return
 
     members = tl.arange(0, BLOCK_M) % PACK
     if PACK == 1:
-        members += index % group_programs
+        members += member
     heads = kv_head * GROUP + members
     queries = first_query + tl.arange(0, BLOCK_M) // PACK
     columns = tl.arange(0, D_PAD)
@@ -294,13 +293,14 @@ def portable_prefill(
     num_kv_heads = k.shape[1]
     group = num_heads // num_kv_heads
     num_tiles = num_tokens // (config.block_m // pack) + num_rows
-    grid = (num_tiles * (num_heads if pack == 1 else num_kv_heads),)
-    _prefill_kernel[grid](
+    group_programs = group if pack == 1 else 1
+    _prefill_kernel[(num_tiles * num_kv_heads * group_programs,)](
         q, k, v, block_tables, slots, query_starts, seq_lens, counts, sinks, slopes, out,
         q.stride(0), k.stride(0), v.stride(0), k.stride(1), v.stride(1), block_tables.stride(0), out.stride(0),
         scale * LOG2_E if softcap is None else scale / softcap,
         0.0 if softcap is None else softcap * LOG2_E,
         window or 0,
+        choose_heads_at_once(num_tiles, num_kv_heads, group_programs, num_multiprocessors(q.device), not is_paged),
         NUM_KV_HEADS=num_kv_heads, GROUP=group, PACK=pack,
         D=head_dim, D_PAD=max(triton.next_power_of_2(head_dim), MIN_DOT_SIZE),
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_SIZE=k.shape[2] if is_paged else 1, PAGED=is_paged,

@@ -3,11 +3,26 @@
 Row ``r`` (``s`` tokens precede it, decode rows not counted) owns the tiles from ``s // TILE + r`` up to the next row's
 first. This may be one more than it needs (it does nothing), but the row of a tile is found with one comparison
 per row instead of a search over prefix sums. Neighbouring programs share keys: the index runs first over the heads of a
-group, then over tiles from the last (the most keys, so the most work) to the first, then over key/value heads.
+group and of ``heads_at_once`` key/value heads, then over tiles from the last (the most keys, so the most work) to the
+first, then over further key/value heads.
 """
 
 import triton
 import triton.language as tl
+
+_FEW_TILES = 24
+"""Tiles per multiprocessor below which taking them by size gains more than keeping one head's keys in the L2 cache."""
+
+
+def choose_heads_at_once(num_tiles: int, num_kv_heads: int, group: int, num_sms: int, is_fresh: bool) -> int:
+    """Key/value heads whose tiles are taken together: all if tiles are few, so that none of the largest starts last.
+
+    Args:
+        num_tiles: of one head, over all rows.
+        is_fresh: every chunk starts at position 0. Behind a cached prefix, tiles differ less and have more keys.
+    """
+    is_few = num_tiles * num_kv_heads * group < _FEW_TILES * num_sms
+    return num_kv_heads if is_fresh and is_few else 1
 
 
 @triton.jit
@@ -18,6 +33,16 @@ def count_tiles(starts_ptr, counts_ptr, TILE: tl.constexpr):
     skipped = tl.load(starts_ptr + num_decode)
     num_tokens = tl.load(starts_ptr + num_rows) - skipped
     return num_decode, skipped, num_rows, num_tokens // TILE + num_rows - num_decode
+
+
+@triton.jit
+def split_index(index, num_tiles, heads_at_once, GROUP_PROGRAMS: tl.constexpr):
+    """The tile, key/value head and place in its group of a program's index."""
+    tile_programs = heads_at_once * GROUP_PROGRAMS
+    first_head = index // (num_tiles * tile_programs) * heads_at_once
+    tile = num_tiles - 1 - index % (num_tiles * tile_programs) // tile_programs
+    program = index % tile_programs
+    return tile, first_head + program // GROUP_PROGRAMS, program % GROUP_PROGRAMS
 
 
 @triton.jit

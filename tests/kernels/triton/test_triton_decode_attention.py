@@ -189,7 +189,7 @@ def test_any_group(num_heads: int, num_kv_heads: int, device: torch.device) -> N
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("group", [1, 2, 3, 5, 6, 7, 9, 11, 13, 16])
-@pytest.mark.parametrize("num_programs", [1, 4096])
+@pytest.mark.parametrize("num_programs", [1, 64, 4096])
 def test_any_group_by_the_tiles_of_half_types(group: int, num_programs: int, device: torch.device) -> None:
     case = Case([33, 150], 2 * group, 2, 64, device, torch.float16)
     case.check(case.run(2, choose_tile(64, torch.float16, num_programs, group)))
@@ -297,7 +297,7 @@ def test_a_cut_keeps_to_the_workspace() -> None:
     assert choose_cut(4, 1, 64, 100_000, 132, max_places=32).max_chunks == 8
 
 
-@pytest.mark.parametrize("num_programs", [1, 4096])
+@pytest.mark.parametrize("num_programs", [1, 64, 4096])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_tiles_fit_the_smallest_head_and_the_largest(dtype: torch.dtype, num_programs: int) -> None:
     for head_dim in (16, 256):
