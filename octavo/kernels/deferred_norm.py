@@ -28,6 +28,11 @@ class DeferredNorm:
         assert self.residual is None, "nothing has read the norm"
         return self.x
 
+    @property
+    def is_computed(self) -> bool:
+        """Whether the normed row is there."""
+        return self._normed is not None
+
     def settle(self, total: torch.Tensor, normed: torch.Tensor | None = None) -> None:
         """Note where a kernel writes the sum and, if it does, the normed row."""
         self.x = total

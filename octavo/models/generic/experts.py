@@ -14,6 +14,7 @@ from transformers.integrations.moe import (
 from octavo.layers.experts import Experts
 from octavo.layers.moe import Router
 from octavo.models.generic.behaviour import gate_of_activation
+from octavo.models.generic.lazy import as_rows, value_of
 from octavo.parallel import TensorParallel
 from octavo.platforms import runtime_of
 from octavo.records.experts import ExpertSpec, StackedExperts
@@ -38,7 +39,7 @@ class TokenExperts(Experts):
 
     def forward(self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         """See :meth:`Experts.forward`; the library's routers score in any type."""
-        return super().forward(x, chosen, shares.float())
+        return super().forward(value_of(x), chosen, shares.float())
 
 
 class TokenRouter(Router):
@@ -46,7 +47,7 @@ class TokenRouter(Router):
 
     def forward(self, x: torch.Tensor) -> tuple[None, torch.Tensor, torch.Tensor]:  # type: ignore[override]
         """None for the logits, then :meth:`Router.forward`'s results in the library's order."""
-        chosen, shares = super().forward(x.reshape(-1, x.shape[-1]))
+        chosen, shares = super().forward(as_rows(x))
         return None, shares, chosen
 
 

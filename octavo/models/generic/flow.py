@@ -42,6 +42,19 @@ class _Sum:
     place: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A read of a tensor's memory.
+
+    Attributes:
+        place: number of operations that ran before it.
+        leaf: path of the module in which it happens, if that has no others inside.
+    """
+
+    place: int
+    leaf: str | None
+
+
 class Flow(TorchDispatchMode):
     """Watches the operations of a run while it is entered.
 
@@ -56,9 +69,10 @@ class Flow(TorchDispatchMode):
         self._count: Counter[str] = Counter()
         self._makers: dict[int, list[LeafCall]] = {}  # by the memory of what they return
         self._starts: dict[str, int] = {}
+        self._leaf: str | None = None  # that runs
         self._firsts: dict[str, list[tuple[torch.Tensor, int]]] = {}  # first of several results, end of the call
         self._num_operations = 0
-        self._last_reads: dict[int, int] = {}
+        self._reads: dict[int, list[_Read]] = {}  # in order
         self._last_writes: dict[int, int] = {}
         self._sums: dict[int, _Sum] = {}
         self._joined: dict[int, list[torch.Tensor]] = {}  # along the last dimension
@@ -91,7 +105,7 @@ class Flow(TorchDispatchMode):
     def note_reads(self, tensors: Iterable[torch.Tensor]) -> None:
         """Have tensors read now."""
         for tensor in tensors:
-            self._last_reads[_memory(tensor)] = self._num_operations
+            self._note_read(_memory(tensor))
 
     def joined_norms(self) -> frozenset[str]:
         """Leaves that get sums of two tensors neither of which is read again; none if any is overwritten later."""
@@ -105,7 +119,7 @@ class Flow(TorchDispatchMode):
             found = self._sums.get(id(call.input))
             if found is not None and not changed:
                 first, second = map(_memory, found.operands)
-                is_last = first != second and self._last_reads[first] == self._last_reads[second] == found.place
+                is_last = first != second and self._last_read(first) == self._last_read(second) == found.place
                 is_joined[call.path] = is_joined.get(call.path, True) and is_last
         return frozenset(path for path, joined in is_joined.items() if joined)
 
@@ -120,7 +134,7 @@ class Flow(TorchDispatchMode):
         """Leaves whose input nothing reads after them."""
         is_last: dict[str, bool] = {}
         for call in self.calls:
-            read = self._last_reads.get(_memory(call.input), -1)
+            read = self._last_read(_memory(call.input))
             is_last[call.path] = is_last.get(call.path, True) and read < call.end
         return frozenset(path for path, last in is_last.items() if last)
 
@@ -129,14 +143,34 @@ class Flow(TorchDispatchMode):
         return frozenset(
             path
             for path, found in self._firsts.items()
-            if all(self._last_reads.get(_memory(first), -1) < end for first, end in found)
+            if all(self._last_read(_memory(first)) < end for first, end in found)
         )
+
+    def deferrable(self) -> frozenset[str]:
+        """Leaves that could as well run where a linear layer, or one of :meth:`unread_firsts`, reads their result.
+
+        That is the first to read it, and until it is read for the last time, nothing else reads or changes what the
+        leaf gets.
+        """
+        routers = self.unread_firsts()
+        found: dict[str, bool] = {}
+        for call in self.calls:
+            found[call.path] = found.get(call.path, True) and self._is_deferrable(call, routers)
+        return frozenset(path for path, is_deferrable in found.items() if is_deferrable)
+
+    def _is_deferrable(self, call: LeafCall, routers: frozenset[str]) -> bool:
+        reads = [read for read in self._reads.get(_memory(call.output), ()) if read.place >= call.end]
+        first = reads[0].leaf if reads else None
+        if first is None or not (self.is_linear(first) or first in routers):
+            return False
+        others = self._reads.get(_memory(call.input), ())  # changes count as reads
+        return not any(call.end <= read.place < reads[-1].place for read in others)
 
     def leaf_behind(self, tensor: torch.Tensor) -> str | None:
         """The leaf whose whole result a tensor has, if it runs once and nothing else reads it."""
         memory = _memory(tensor)
         found = self._makers.get(memory, [])
-        if len(found) != 1 or self._count[found[0].path] != 1 or memory in self._last_reads:
+        if len(found) != 1 or self._count[found[0].path] != 1 or memory in self._reads:
             return None
         return found[0].path if found[0].output.numel() == tensor.numel() else None
 
@@ -165,10 +199,19 @@ class Flow(TorchDispatchMode):
                 groups.setdefault((call.path.rpartition(".")[0], id(call.input)), []).append(call.path)
         return [tuple(paths) for paths in groups.values() if len(paths) > 1]
 
+    def _note_read(self, memory: int) -> None:
+        self._reads.setdefault(memory, []).append(_Read(self._num_operations, self._leaf))
+
+    def _last_read(self, memory: int) -> int:
+        """Number of operations that ran before the last read; -1 if there is none."""
+        return self._reads[memory][-1].place if memory in self._reads else -1
+
     def _start(self, path: str) -> None:
         self._starts[path] = self._num_operations
+        self._leaf = path
 
     def _end(self, path: str, inputs: Any, output: Any) -> None:
+        self._leaf = None
         if inputs and isinstance(inputs[0], torch.Tensor) and isinstance(output, torch.Tensor):
             call = LeafCall(path, inputs[0], output, self._starts[path], self._num_operations)
             self.calls.append(call)
@@ -193,7 +236,7 @@ class Flow(TorchDispatchMode):
         for tensor in inputs:
             memory = _memory(tensor)
             if memory not in made or memory == written:  # else the result is a view of it
-                self._last_reads[memory] = self._num_operations
+                self._note_read(memory)
         if func is _ADD and not kwargs and _are_alike(inputs):
             self._sums[id(result)] = _Sum((inputs[0], inputs[1]), self._num_operations)
         if func is _CAT and len(args) > 1 and args[1] in (-1, result.dim() - 1):

@@ -9,6 +9,7 @@ from octavo import kernels
 from octavo.layers.build import Build, Split
 from octavo.layers.linear import Linear, PartedLinear
 from octavo.models.generic.behaviour import GatedLayers
+from octavo.models.generic.lazy import as_rows, value_of
 from octavo.parallel import Section
 from octavo.quantization.slot import WeightSlot
 
@@ -51,7 +52,7 @@ class TokenLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[..., in] → [..., out]``."""
-        return self.linear(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+        return self.linear(as_rows(x)).view(*x.shape[:-1], -1)
 
 
 class SharedGemm:
@@ -71,7 +72,7 @@ class SharedGemm:
     def outputs(self, x: torch.Tensor, index: int) -> torch.Tensor:
         """Those of one layer for ``x``, ``[..., in] → [..., out]``; the first layer computes those of all."""
         if x is not self._input:
-            y = self.linear(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
+            y = self.linear(as_rows(x)).view(*x.shape[:-1], -1)
             self._input, self._outputs = x, y.split(self._sizes, -1)
         found = self._outputs[index]
         if index == len(self._sizes) - 1:
@@ -119,8 +120,7 @@ class TokenMLP(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[..., hidden]`` in and out."""
-        rows = x.reshape(-1, x.shape[-1])
-        return self.down_proj(self.gate_up_proj.gated(rows, self._gate)).view(*x.shape[:-1], -1)
+        return self.down_proj(self.gate_up_proj.gated(as_rows(x), self._gate)).view(*x.shape[:-1], -1)
 
 
 class TokenActivation(nn.Module):
@@ -136,4 +136,4 @@ class TokenActivation(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Of any shape, in and out; may overwrite ``x``."""
-        return kernels.activate(x, self._kind)
+        return kernels.activate(value_of(x), self._kind)

@@ -101,7 +101,7 @@ def replace_layers(base: nn.Module, build: Build, traced: Trace, division: Divis
             split, head_size = division.split(path), division.head_size(path, module.out_features)
             at = build.at(parent) if parent else build
             _put(base, path, TokenLinear(module, at, name, split, head_size, sections.get(path)))
-    join_additions(base, traced.joined_norms)
+    join_additions(base, traced.joined_norms, traced.deferrable)
 
 
 def _put(base: nn.Module, path: str, new: nn.Module) -> None:

@@ -76,6 +76,9 @@ class Trace:
         last_readers: modules without others inside whose input nothing reads after them.
         input_sizes: last dimensions of what modules without others inside get.
         unread_firsts: modules without others inside that return several tensors, the first of which nothing reads.
+        deferrable: modules without others inside that could as well run where a linear layer, or one of those, reads
+            their result: they are the first to read it, and until it is read for the last time, nothing else reads or
+            changes what the module gets.
     """
 
     attention: list[AttentionCall] = field(default_factory=list)
@@ -84,6 +87,7 @@ class Trace:
     last_readers: frozenset[str] = frozenset()
     unread_firsts: frozenset[str] = frozenset()
     input_sizes: Mapping[str, int] = field(default_factory=dict)
+    deferrable: frozenset[str] = frozenset()
 
 
 def trace(config: ModelConfig, max_positions: int) -> Trace:
@@ -123,6 +127,7 @@ def trace(config: ModelConfig, max_positions: int) -> Trace:
         flow.last_readers(),
         flow.unread_firsts(),
         flow.input_sizes(),
+        flow.deferrable(),
     )
 
 

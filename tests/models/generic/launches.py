@@ -1,4 +1,7 @@
-"""Lists the operations of a decode step: Octavo's by their names, PyTorch's with ``aten.`` before them."""
+"""Lists the operations of a decode step: Octavo's by their names, PyTorch's with ``aten.`` before them.
+
+Those that norm the row that they read have ``normed`` before them.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +12,7 @@ from pytest import MonkeyPatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from octavo.hub import ModelConfig
-from octavo.kernels import AttentionSpec, HeadNorms, RopeTables
+from octavo.kernels import AttentionSpec, DeferredNorm, HeadNorms, RopeTables
 from octavo.kernels.attention import LayerAttention
 from octavo.kernels.dispatch import Kernel
 from octavo.layers.build import Build
@@ -18,6 +21,7 @@ from octavo.layers.experts import Experts
 from octavo.layers.linear import Linear
 from octavo.layers.moe import Router
 from octavo.models.base import cache_specs
+from octavo.models.generic.lazy import LazyTensor
 from octavo.models.registry import build_model
 
 ATTENTION, NORMED_ATTENTION = "attention", "attention with head norms"
@@ -65,6 +69,19 @@ class _Attention(LayerAttention):
             return qkv.new_empty(len(qkv), spec.num_heads * spec.head_dim)
 
 
+def _read(x: torch.Tensor | DeferredNorm, *, writes_rows: bool = False) -> tuple[torch.Tensor, str]:
+    """An operation's rows, and what its name begins with.
+
+    Args:
+        writes_rows: whether the operation also returns the rows that it norms.
+    """
+    if not isinstance(x, DeferredNorm):
+        return x, ""
+    total = x.x if x.residual is None else torch.empty_like(x.x)
+    x.settle(total, torch.empty_like(x.x) if writes_rows else None)
+    return total, "normed "
+
+
 def layer_launches(config: ModelConfig, monkeypatch: MonkeyPatch) -> list[str]:
     """What a layer of a model launches for a token, from its attention to that of the next layer."""
     launches = _Launches()
@@ -74,20 +91,24 @@ def layer_launches(config: ModelConfig, monkeypatch: MonkeyPatch) -> list[str]:
         with launches.one(self.__name__):
             return call(self, *args, **options)
 
-    def run_linear(self: Linear, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        with launches.one("gemm"):
+    def run_linear(self: Linear, x: torch.Tensor | DeferredNorm, out: torch.Tensor | None = None) -> torch.Tensor:
+        x, kind = _read(x)
+        with launches.one(f"{kind}gemm"):
             return x.new_empty(len(x), self.out_features)
 
-    def run_gated(self: Linear, x: torch.Tensor, activation: str) -> torch.Tensor:
-        with launches.one("gated gemm"):
+    def run_gated(self: Linear, x: torch.Tensor | DeferredNorm, activation: str) -> torch.Tensor:
+        x, kind = _read(x)
+        with launches.one(f"{kind}gated gemm"):
             return x.new_empty(len(x), self.out_features // 2)
 
-    def run_router(self: Router, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        with launches.one("router"):
+    def run_router(self: Router, x: torch.Tensor | DeferredNorm) -> tuple[torch.Tensor, torch.Tensor]:
+        x, kind = _read(x, writes_rows=True)
+        with launches.one(f"{kind}router"):
             shape = len(x), self.routing.num_chosen
             return x.new_empty(shape, dtype=torch.int64), x.new_empty(shape, dtype=torch.float32)
 
     def run_experts(self: Experts, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        assert not isinstance(x, LazyTensor), "kernels read its memory"
         with launches.one("experts"):
             return x.new_empty(x.shape)
 

@@ -128,7 +128,7 @@ class TestResidualStream:
         assert isinstance(stream, ResidualStream)
         torch.testing.assert_close(stream.normed(norm), norm(self.total))
         torch.testing.assert_close(stream.normed(norm), norm(self.total))
-        torch.testing.assert_close(stream.total(), self.total)
+        torch.testing.assert_close(stream.value(), self.total)
 
     def test_other_code_finds_a_tensor(self) -> None:
         stream = self._stream()
