@@ -114,11 +114,15 @@ class LatentAttention(CachedLayer):
         cache, scales = self.scales.beside(step.caches[self.name])
         rope, sizes, norm = ropes[MAIN_ROPE], self.sizes, self.kv_a_layernorm
         query, latent = self.qkv_a_proj(x).tensor_split((-sizes.rank - sizes.rope_dim,), 1)
-        if sizes.query_rank is not None:
+        if sizes.query_rank is None:
+            queries = query
+        elif self.indexer is None:
+            queries, _ = self.q_a_layernorm.into(self.q_b_proj, query, None)
+        else:
             query = self.q_a_layernorm(query)
+            queries = self.q_b_proj(query)
         if self.indexer is not None:
             step.chosen = self.indexer(rows_of(x), query, rope, step)
-        queries = query if sizes.query_rank is None else self.q_b_proj(query)
         q = latent_inputs(
             queries.unflatten(1, (self.spec.num_heads, -1)),
             latent,

@@ -26,6 +26,7 @@ class Linear(LinearWeights):
     """Whether another module reads the weight (a tied embedding)."""
     is_member = False
     """Whether it is a part of a :class:`PartedLinear`, which has its slots."""
+    takes_deferred_norms = True
 
     def __init__(
         self,

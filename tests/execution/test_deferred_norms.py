@@ -25,7 +25,8 @@ def norm_and_multiply(self: LinearOp, norm: DeferredNorm, activation: str = "non
     [
         ("LlamaForCausalLM", 4),
         ("Qwen3MoeForCausalLM", 4),
-        ("DeepseekV32ForCausalLM", 4),
+        ("DeepseekV2ForCausalLM", 6),  # those of compressed queries, too
+        ("DeepseekV32ForCausalLM", 5),  # but where an indexer reads these as well
         ("Gemma3ForCausalLM", 4),  # those before its attention and feed-forward parts; no GEMM reads the others
         ("Mamba2ForCausalLM", 2),
     ],
