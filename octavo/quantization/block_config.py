@@ -1,7 +1,7 @@
 """Which layers have small numbers in groups: those of a GGUF file, or all (``--quantization int8|int4|mxfp4``)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,8 +9,11 @@ from octavo.hub.gguf_names import EACH
 from octavo.kernels import FORMATS
 from octavo.quantization.blocks import BlockScheme
 from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
+from octavo.quantization.gguf_layout import GROUPED_TYPES, GGUFLayout
+from octavo.quantization.grouped_weight import BlockForm, ExpertForm
 from octavo.quantization.rounded import RoundedScheme, RoundedValues
 from octavo.quantization.scheme import LinearScheme
+from octavo.quantization.stored import PackedScheme
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 
@@ -24,21 +27,28 @@ class GGUFConfig(QuantizationConfig):
             :data:`octavo.hub.gguf_names.EACH` in the place of their numbers.
     """
 
-    types: Mapping[str, BlockScheme]
+    types: Mapping[str, BlockScheme | PackedScheme]
 
     @property
     def description(self) -> str:
-        names = [scheme.format for scheme in self.types.values()]
+        names = [
+            scheme.format if isinstance(scheme, BlockScheme) else scheme.layout.name for scheme in self.types.values()
+        ]
         return " and ".join(sorted(set(names), key=lambda name: -names.count(name)))
 
     def scheme(self, name: str) -> LinearScheme:
         return self.types.get(_EXPERT.sub(f".experts.{EACH}.", name), self.plain)
 
+    def expert_form(self, names: Iterable[str]) -> ExpertForm | None:
+        form = super(GGUFConfig, self).expert_form(names)
+        return form if isinstance(form, BlockForm) else None
+
     def head_scheme(self, name: str) -> LinearScheme:
-        return self.scheme(name)
+        scheme = self.scheme(name)
+        return scheme if scheme.has_rows else self.plain
 
     def embedding_scheme(self, name: str) -> LinearScheme:
-        return self.scheme(name)
+        return self.head_scheme(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +87,12 @@ def parse_gguf(raw: Mapping[str, Any], options: SchemeOptions) -> QuantizationCo
     Args:
         raw: ``types``: names of layers → GGUF's types.
     """
-    if not options.has_blocks:
-        return Unquantized(options.plain)
-    types = {name: BlockScheme(kind) for name, kind in raw["types"].items() if kind in FORMATS}
+    types: dict[str, BlockScheme | PackedScheme] = {}
+    if options.has_blocks:
+        types = {name: BlockScheme(kind) for name, kind in raw["types"].items() if kind in FORMATS}
+    elif options.packs_gguf:
+        schemes = {kind: PackedScheme(GGUFLayout(kind), options.plain) for kind in GROUPED_TYPES}
+        types = {name: schemes[kind] for name, kind in raw["types"].items() if kind in schemes}
     return GGUFConfig(options.plain, types) if types else Unquantized(options.plain)
 
 

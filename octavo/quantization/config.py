@@ -27,6 +27,7 @@ class SchemeOptions:
         has_blocks: whether it multiplies blocks of integers, with activations rounded to 8 bits.
         expands: whether integers are dequantised as they are loaded, so that their exact values are used.
         has_groups: whether it has kernels that unpack small numbers.
+        packs_gguf: whether such kernels are to unpack a GGUF file's layers, which otherwise are dequantised at load.
     """
 
     has_float8: bool = False
@@ -34,6 +35,7 @@ class SchemeOptions:
     has_blocks: bool = False
     expands: bool = False
     has_groups: bool = False
+    packs_gguf: bool = False
 
     @property
     def plain(self) -> PlainScheme:

@@ -168,10 +168,12 @@ class StoredTensor(NamedTuple):
     Attributes:
         shapes: the usual one first; -1 stands for any size.
         dtypes: the usual one first.
+        raw_type: the type of a GGUF tensor that arrives as rows of bytes; see :class:`.slot.WeightSlot`.
     """
 
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[torch.dtype, ...]
+    raw_type: str = ""
 
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)

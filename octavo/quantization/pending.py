@@ -31,8 +31,8 @@ class PendingTensors:
 
     def slots(self, view: torch.Tensor) -> Iterator[tuple[str, WeightSlot]]:
         """The names of the tensors within the layer, and their slots, which fill ``view`` together."""
-        for name, (shapes, dtypes) in self._stored.items():
-            yield name, PendingSlot(view, shapes, name=name, dtypes=dtypes, pending=self)
+        for name, (shapes, dtypes, raw_type) in self._stored.items():
+            yield name, PendingSlot(view, shapes, raw_type=raw_type, name=name, dtypes=dtypes, pending=self)
             view = view[:0]  # what is filled is counted once
 
     def arrived(self, name: str, tensor: torch.Tensor) -> None:
@@ -132,7 +132,7 @@ class PendingSlot(WeightSlot):
         )
 
     def takes(self, dtype: torch.dtype, raw_type: str = "") -> bool:
-        return dtype in self.dtypes
+        return dtype in self.dtypes and self.raw_type in ("", raw_type)
 
     def fill(self, tensor: torch.Tensor) -> None:
         self.pending.arrived(self.name, tensor)

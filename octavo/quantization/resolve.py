@@ -62,7 +62,14 @@ def resolve_quantization(
     wanted = None if named is None else QUANTIZATION_ALIASES.get(named, named)
     # Whoever asks for float32 asks for the file's exact values, which rounded activations would not give.
     expands = wanted is None and settings.model.dtype == "float32"
-    options = SchemeOptions(has_float8, settings.device.deterministic, has_blocks and not expands, expands, has_groups)
+    options = SchemeOptions(
+        has_float8,
+        settings.device.deterministic,
+        has_blocks and not expands,
+        expands,
+        has_groups,
+        packs_gguf=has_groups and wanted == "gguf",
+    )
     if wanted is None or (wanted == "gguf" and not config.quantization):
         return stored_quantization(config, options)
     if wanted in MADE_AT_LOAD and not (has_blocks or has_groups):

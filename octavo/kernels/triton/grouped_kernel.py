@@ -146,14 +146,16 @@ def _multiply(
             x_high = tl.load(x_spots + WIDTH, mask=is_row[:, None], other=0.0)
             product = tl.dot(_numbers(packed & 15, zero[:, None], IS_FLOAT).to(dtype), x_low.T)
             product = tl.dot(_numbers(packed >> 4, zero[:, None], IS_FLOAT).to(dtype), x_high.T, product)
-            if minimums is not None:  # times the sum of the inputs
-                ones = tl.full((BLOCK_N, WIDTH), 1.0, dtype)
-                sums = tl.dot(ones, x_high.T, tl.dot(ones, x_low.T))
-                total += tl.load(minimums + spots).to(tl.float32)[:, None] * sums
         elif packed.dtype == tl.uint8:
             product = tl.dot((packed.to(tl.int16) - zero[:, None]).to(dtype), x_low.T)
         else:
             product = tl.dot(packed.to(dtype), x_low.T)
+        if minimums is not None:  # times the sum of the inputs
+            ones = tl.full((BLOCK_N, WIDTH), 1.0, dtype)
+            sums = tl.dot(ones, x_low.T)
+            if BITS == 4:
+                sums = tl.dot(ones, x_high.T, sums)
+            total += tl.load(minimums + spots).to(tl.float32)[:, None] * sums
         total += scale[:, None] * product
     return total
 

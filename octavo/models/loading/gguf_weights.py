@@ -58,6 +58,7 @@ class _RawRows:
             read_into(self.path, self.tensor.offset + self.rows.start * row_bytes, raw.numpy())
             if self.change.permuted_heads:
                 raw = _unpermuted(raw, (len(raw), row_bytes), self.change.permuted_heads).reshape(raw.shape)
+            raw = raw.to(self.slots[0].view.device)
             for slot in self.slots:
                 slot.fill(raw)
         return len(self.rows) * (math.prod(self.tensor.shape) // self.tensor.num_rows)

@@ -18,6 +18,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "4-bits-zeros": {"zeros": "integers"},
     "4-bits-minimum": {"zeros": "floats", "group": 32},
     "8-bits": {"bits": 8},
+    "8-bits-minimum": {"bits": 8, "zeros": "floats", "group": 32},
     "8-bits-zeros": {"bits": 8, "zeros": "integers", "group": 64},
     "one-group": {"group": 256},
     "mxfp4": {"group": 32, "scales": "exponents"},
@@ -36,7 +37,7 @@ def make(device: torch.device, num_outputs: int, num_inputs: int, kind: str) -> 
         # Those of 4 bits count eighths.
         zeros = torch.randint(129 if largest == 16 else largest, groups, generator=generator, dtype=torch.uint8)
     elif chosen["zeros"]:
-        minimums = (-8 * scales).half()
+        minimums = (-largest / 2 * scales).half()
     packed = pack_codes(codes, pack_unit(chosen["group"])) if chosen["bits"] == 4 else codes
     if "scales" in chosen:
         scales = torch.randint(122, 126, groups, generator=generator, dtype=torch.uint8)
