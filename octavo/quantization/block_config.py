@@ -1,7 +1,7 @@
 """Which layers have small numbers in groups: those of a GGUF file, or all (``--quantization int8|int4|mxfp4``)."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,7 +10,6 @@ from octavo.kernels import FORMATS
 from octavo.quantization.blocks import BlockScheme
 from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
 from octavo.quantization.gguf_layout import GROUPED_TYPES, GGUFLayout
-from octavo.quantization.grouped_weight import BlockForm, ExpertForm
 from octavo.quantization.rounded import RoundedScheme, RoundedValues
 from octavo.quantization.scheme import LinearScheme
 from octavo.quantization.stored import PackedScheme
@@ -39,16 +38,11 @@ class GGUFConfig(QuantizationConfig):
     def scheme(self, name: str) -> LinearScheme:
         return self.types.get(_EXPERT.sub(f".experts.{EACH}.", name), self.plain)
 
-    def expert_form(self, names: Iterable[str]) -> ExpertForm | None:
-        form = super(GGUFConfig, self).expert_form(names)
-        return form if isinstance(form, BlockForm) else None
-
     def head_scheme(self, name: str) -> LinearScheme:
-        scheme = self.scheme(name)
-        return scheme if scheme.has_rows else self.plain
+        return self.scheme(name)
 
     def embedding_scheme(self, name: str) -> LinearScheme:
-        return self.head_scheme(name)
+        return self.scheme(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +86,13 @@ def parse_gguf(raw: Mapping[str, Any], options: SchemeOptions) -> QuantizationCo
         types = {name: BlockScheme(kind) for name, kind in raw["types"].items() if kind in FORMATS}
     elif options.packs_gguf:
         schemes = {kind: PackedScheme(GGUFLayout(kind), options.plain) for kind in GROUPED_TYPES}
-        types = {name: schemes[kind] for name, kind in raw["types"].items() if kind in schemes}
+        types = {name: schemes[kind] for name, kind in raw["types"].items() if kind in schemes and _is_in_layer(name)}
     return GGUFConfig(options.plain, types) if types else Unquantized(options.plain)
+
+
+def _is_in_layer(name: str) -> bool:
+    """Whether it is a linear layer inside one of the model's layers: no embedding, head, or layer of all experts."""
+    return EACH not in name and any(part.isdigit() for part in name.split("."))
 
 
 def round_to_int8(options: SchemeOptions) -> RoundedConfig:

@@ -41,15 +41,15 @@ def values(raw: np.ndarray, kind: str) -> torch.Tensor:
 
 
 def build_of(types: dict[str, str], options: SchemeOptions = GPU, rank: int | None = None) -> Build:
-    config = {"quant_method": "gguf", "types": {f"attn.{name}": kind for name, kind in types.items()}}
+    config = {"quant_method": "gguf", "types": {f"0.attn.{name}": kind for name, kind in types.items()}}
     parallel = {} if rank is None else {"tensor_parallel": TensorParallel(rank, 2)}
-    return Build(parse_gguf(config, options), **parallel).at("attn")
+    return Build(parse_gguf(config, options), **parallel).at("0.attn")
 
 
 def filled(layer: Linear | PartedLinear, path: str, raw: dict[str, np.ndarray]) -> None:
     slots = dict(layer.weight_slots(path))
     for name, rows in raw.items():
-        slots[f"attn.{name}.weight"].fill(torch.from_numpy(rows))
+        slots[f"0.attn.{name}.weight"].fill(torch.from_numpy(rows))
     for module in layer.modules():
         if isinstance(module, Linear):
             module.finish_weights()
@@ -67,7 +67,7 @@ def test_layers_multiply_the_files_values(kind: str) -> None:
     layer = build_of({"q_proj": kind}).linear("q_proj", NUM_INPUTS, 32)
     assert isinstance(layer, Linear) and isinstance(layer.scheme, PackedScheme)
     raw = blocks(kind, 32)
-    filled(layer, "attn.q_proj", {"q_proj": raw})
+    filled(layer, "0.attn.q_proj", {"q_proj": raw})
     assert layer.weight.nbytes == 32 * NUM_INPUTS // (2 if kind.startswith("Q4") else 1)
     x = torch.randn(3, NUM_INPUTS, generator=torch.Generator().manual_seed(1))
     expected = x @ values(raw, kind).T
@@ -80,11 +80,11 @@ def test_parts_may_have_other_types() -> None:
     layer = build_of(types).linear("qkv_proj", NUM_INPUTS, sizes)
     assert isinstance(layer, PartedLinear)
     raw = {name: blocks("Q4_K", size, seed) for seed, (name, size) in enumerate(sizes.items()) if name != "v_proj"}
-    slots = dict(layer.weight_slots("attn.qkv_proj"))
-    assert slots["attn.v_proj.weight"].raw_type == "", "groups of 16 are dequantised"
+    slots = dict(layer.weight_slots("0.attn.qkv_proj"))
+    assert slots["0.attn.v_proj.weight"].raw_type == "", "groups of 16 are dequantised"
     v = torch.randn(32, NUM_INPUTS, generator=torch.Generator().manual_seed(2))
-    slots["attn.v_proj.weight"].fill(v)
-    filled(layer, "attn.qkv_proj", raw)
+    slots["0.attn.v_proj.weight"].fill(v)
+    filled(layer, "0.attn.qkv_proj", raw)
     x = torch.randn(3, NUM_INPUTS, generator=torch.Generator().manual_seed(1))
     expected = x @ torch.cat((*(values(rows, "Q4_K") for rows in raw.values()), v)).T
     torch.testing.assert_close(layer(x), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
@@ -98,7 +98,7 @@ def test_devices_divide_inputs(kind: str) -> None:
     for rank, columns in enumerate((slice(0, 256), slice(256, 512))):
         layer = build_of({"o_proj": kind}, rank=rank).linear("o_proj", NUM_INPUTS, 32, split="row")
         assert isinstance(layer, Linear)
-        filled(layer, "attn.o_proj", {"o_proj": raw})
+        filled(layer, "0.attn.o_proj", {"o_proj": raw})
         total += Linear.forward(layer, x[:, columns])  # without the sum over devices
     expected = x @ values(raw, kind).T
     torch.testing.assert_close(total, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
@@ -106,7 +106,7 @@ def test_devices_divide_inputs(kind: str) -> None:
 
 def test_slots_take_tensors_of_their_type_alone() -> None:
     layer = build_of({"q_proj": "Q4_0"}).linear("q_proj", NUM_INPUTS, 32)
-    (_, slot), *_ = layer.weight_slots("attn.q_proj")
+    (_, slot), *_ = layer.weight_slots("0.attn.q_proj")
     assert slot.takes(torch.float32, "Q4_0")
     assert not slot.takes(torch.float32, "Q8_0") and not slot.takes(torch.float32)
 
@@ -114,6 +114,13 @@ def test_slots_take_tensors_of_their_type_alone() -> None:
 def test_they_are_dequantised_unless_asked_for() -> None:
     layer = build_of({"q_proj": "Q4_0"}, SchemeOptions(has_groups=True)).linear("q_proj", NUM_INPUTS, 32)
     assert isinstance(layer, Linear) and isinstance(layer.scheme, PlainScheme)
+
+
+def test_embeddings_heads_and_experts_are_dequantised() -> None:
+    names = ("model.embed_tokens", "lm_head", "model.layers.0.mlp.experts.*.up_proj")
+    config = parse_gguf({"types": dict.fromkeys(names, "Q4_0")}, GPU)
+    assert config.description == "" and config.expert_form(["model.layers.0.mlp.experts.3.up_proj"]) is None
+    assert isinstance(config.head_scheme("lm_head"), PlainScheme)
 
 
 def test_the_demo_model_answers_alike(monkeypatch: pytest.MonkeyPatch) -> None:
