@@ -186,6 +186,7 @@ class Float8Linear(LinearOp):
                 aligned_rows(x), self._weight, self._bias, y, activation, stream_tile, self._scales, norm
             )
             return y
+        assert norm is None, "a single row has a tile above"
         tile = linear_float8.choose_tile(*gemm, is_gated=is_gated, num_sms=self._num_sms)
         if tile is None:
             return None
