@@ -34,13 +34,19 @@ RouterOp = Callable[[torch.Tensor | DeferredNorm], tuple[torch.Tensor, torch.Ten
 
 @kernel
 def make_router(
-    weight: torch.Tensor, bias: torch.Tensor | None, correction: torch.Tensor | None, routing: Routing
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    correction: torch.Tensor | None,
+    routing: Routing,
+    *,
+    deterministic: bool = False,
 ) -> RouterOp:
     """The fastest form of logits and choice together, called once the router's weights are loaded.
 
     Args:
         weight, bias: see :func:`make_logits`.
         correction: see :func:`choose_experts`.
+        deterministic: whether a row's bits must not depend on the other rows, a deferred norm's as well.
     """
     logits = make_logits(weight, bias)
     return lambda x: choose_experts(logits(rows_of(x)), correction, routing)

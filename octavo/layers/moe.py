@@ -24,6 +24,7 @@ class Router(nn.Module):
     Args:
         correction: the checkpoint's name of the bias in the choice, beside this module.
         bias: whether logits have a bias.
+        deterministic: whether a token's bits must not depend on the other tokens.
 
     Attributes:
         routes: ``[≥ T, K]``, where the choice is noted; None if nobody asks for it.
@@ -31,12 +32,15 @@ class Router(nn.Module):
 
     routes: torch.Tensor | None = None
 
-    def __init__(self, hidden_size: int, routing: Routing, correction: str, *, bias: bool = False) -> None:
+    def __init__(
+        self, hidden_size: int, routing: Routing, correction: str, *, bias: bool = False, deterministic: bool = False
+    ) -> None:
         super().__init__()
         self.weight = _parameter(routing.num_experts, hidden_size)
         self.bias = _parameter(routing.num_experts) if bias else None
         self.routing = routing
         self._op: RouterOp | None = None
+        self._deterministic = deterministic
         self._correction_name = correction
         self.correction = _parameter(routing.num_experts) if routing.is_corrected else None
 
@@ -52,7 +56,9 @@ class Router(nn.Module):
 
     def finish_weights(self) -> None:
         """See :class:`octavo.layers.weights.Finishable`."""
-        self._op = make_router(self.weight.data, self.bias, self.correction, self.routing)
+        self._op = make_router(
+            self.weight.data, self.bias, self.correction, self.routing, deterministic=self._deterministic
+        )
 
     def forward(self, x: torch.Tensor | DeferredNorm) -> tuple[torch.Tensor, torch.Tensor]:
         """Each token's experts ``[T, K]`` int64 and their weights, float32, for ``x`` of ``[T, hidden]``."""
@@ -144,6 +150,7 @@ def sparse_mlp(config: ModelConfig, fields: ExpertFields, build: Build) -> Spars
     hidden, routing = config.hidden_size, fields.routing
     spec = ExpertSpec(gate_of(config.hidden_act)) if fields.spec is None else fields.spec
     storage = fields.storage
+    deterministic = build.quantization.plain.deterministic
     experts_class = Mxfp4Experts if isinstance(storage, StackedExperts) and storage.is_mxfp4 else Experts
     experts = experts_class(
         routing.num_experts - fields.num_identity,
@@ -155,7 +162,7 @@ def sparse_mlp(config: ModelConfig, fields: ExpertFields, build: Build) -> Spars
         bias=fields.has_bias,
         layouts=build.layout,
         form=build.expert_form(storage, routing.num_experts - fields.num_identity),
-        deterministic=build.quantization.plain.deterministic,
+        deterministic=deterministic,
     )
     shared = None
     if fields.shared_size:
@@ -164,7 +171,7 @@ def sparse_mlp(config: ModelConfig, fields: ExpertFields, build: Build) -> Spars
     if build.uniform_routing:
         routing = replace(routing, score="uniform", num_groups=1, num_open_groups=1, is_corrected=False)
     return SparseMLP(
-        Router(hidden, routing, fields.correction, bias=fields.has_bias),
+        Router(hidden, routing, fields.correction, bias=fields.has_bias, deterministic=deterministic),
         experts,
         shared,
         SharedGate(hidden) if fields.has_shared_gate else None,

@@ -82,12 +82,19 @@ def router_logits(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
 
 
 def make_router(
-    weight: torch.Tensor, bias: torch.Tensor | None, correction: torch.Tensor | None, routing: Routing
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    correction: torch.Tensor | None,
+    routing: Routing,
+    *,
+    deterministic: bool = False,
 ) -> RouterOp:
     """Logits and choice; see :func:`octavo.kernels.routing.make_router`."""
     if routing.score == "sparsemixer":
         return lambda x: reference.reference(router_logits(rows_of(x), weight, bias), correction, routing)
-    return partial(_route, weight=weight, bias=bias, correction=correction, routing=routing)
+    return partial(
+        _route, weight=weight, bias=bias, correction=correction, routing=routing, deterministic=deterministic
+    )
 
 
 def _route(
@@ -96,9 +103,11 @@ def _route(
     bias: torch.Tensor | None,
     correction: torch.Tensor | None,
     routing: Routing,
+    deterministic: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    if isinstance(x, DeferredNorm):
+    if isinstance(x, DeferredNorm) and not deterministic:
         return _choose(_normed_logits(x, weight), bias, correction, routing)
+    x = rows_of(x)  # a norm of several rows adds up squares in another order
     if len(x) > MAX_SPLIT_TOKENS:
         return _choose(_whole_logits(x, weight, bias)[None], None, correction, routing)
     return _choose(_logits_by_part(x, weight), bias, correction, routing)

@@ -154,7 +154,9 @@ def _replace_router(base: nn.Module, path: str, build: Build) -> None:
     if routing is not None:
         hidden_size = module.get_parameter("weight").shape[1]
         score: Score = "uniform" if build.uniform_routing else routing.score
-        _put(base, path, TokenRouter(hidden_size, replace(routing, score=score), correction=""))
+        deterministic = build.quantization.plain.deterministic
+        router = TokenRouter(hidden_size, replace(routing, score=score), correction="", deterministic=deterministic)
+        _put(base, path, router)
 
 
 def _numbers(module: nn.Module, names: Sequence[str]) -> Iterator[float]:

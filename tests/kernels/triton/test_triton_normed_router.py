@@ -5,6 +5,7 @@ import torch
 
 from octavo.kernels import basic
 from octavo.kernels.deferred_norm import DeferredNorm
+from octavo.kernels.triton import routing as triton_routing
 from octavo.kernels.triton.routing import make_router, router_logits
 from octavo.records.experts import Routing
 
@@ -32,3 +33,22 @@ def test_it_norms_and_routes(device: torch.device, has_residual: bool, hidden: i
     torch.testing.assert_close(shares, found_shares)
     best = router_logits(expected, weight, bias).topk(4, -1).indices
     assert torch.equal(chosen.sort().values, best.sort().values)
+
+
+def test_a_deterministic_router_leaves_norms_to_their_kernel(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose sums have one order for any number of rows."""
+
+    def refuse(*_: object) -> torch.Tensor:
+        raise AssertionError("the router normed the row")
+
+    monkeypatch.setattr(triton_routing, "_normed_logits", refuse)
+    x, residual = random(device, 1, 2, 1, 96)
+    scale, weight = 1 + random(device, 2, 96) / 4, random(device, 3, 6, 96)
+    route = make_router(weight, None, None, Routing(6, 2), deterministic=True)
+    norm = DeferredNorm(x, residual.clone(), scale, 1e-6)
+    chosen, _ = route(norm)
+    normed = basic.rms_norm.reference(x + residual, scale, 1e-6)
+    torch.testing.assert_close(norm.rows(), normed)
+    assert torch.equal(chosen, route(normed)[0])
