@@ -41,13 +41,12 @@ class DeferredNorm:
 
     def rows(self) -> torch.Tensor:
         """The normed row, for what cannot norm it itself: computed by a launch of its own, once."""
-        if self._normed is None:
-            if self.residual is None:
-                self._normed = rms_norm(self.x, self.weight, self.eps)
-            else:
-                normed, total = add_rms_norm(self.x, self.residual, self.weight, self.eps)
-                self.settle(total, normed)
-                return normed
+        if self.residual is not None:
+            normed, total = add_rms_norm(self.x, self.residual, self.weight, self.eps)
+            self.settle(total, normed)
+        elif self._normed is None:
+            self._normed = rms_norm(self.x, self.weight, self.eps)
+        assert self._normed is not None, "it was computed now or before"
         return self._normed
 
 

@@ -45,11 +45,8 @@ class GGUFLayout(Layout):
         """See :meth:`Layout.read`; the tensor's bytes, ``[out, bytes]`` uint8."""
         size, _ = FORMATS[self.type_name].raw_bytes
         blocks = tensors["weight"].unflatten(1, (-1, size))
-        if self.type_name.endswith("_K"):
-            found = _super_blocks(blocks, has_fifth_bit=self.type_name == "Q5_K")
-        else:
-            found = _blocks(blocks, self.type_name)
-        codes, scales, minimums = found[0].flatten(1), found[1].flatten(1), found[2]
+        parse = _super_blocks if self.type_name.endswith("_K") else _blocks
+        codes, scales, minimums = parse(blocks, self.type_name)
         if minimums is None:
             middle = _MIDDLES[self.type_name]
             if self.form.bits == 8:  # with zero in the middle of eight bits
@@ -59,7 +56,7 @@ class GGUFLayout(Layout):
         is_flat = scales == 0
         codes = codes.unflatten(1, (-1, INPUT_GROUP)).masked_fill(is_flat[..., None], 0).flatten(1)
         scales = scales.masked_fill(is_flat, 1.0)
-        return GroupedWeight(codes, scales, INPUT_GROUP, -minimums.flatten(1) / scales)
+        return GroupedWeight(codes, scales, INPUT_GROUP, -minimums / scales)
 
 
 def _floats(blocks: torch.Tensor) -> torch.Tensor:
@@ -73,22 +70,22 @@ def _halves(packed: torch.Tensor) -> torch.Tensor:
 
 
 def _blocks(blocks: torch.Tensor, name: str) -> _Parts:
-    """Codes ``[out, blocks, 32]``, scales ``[out, blocks]``, and minimums where the type has them."""
+    """Codes ``[out, in]``, scales ``[out, groups]``, and minimums where the type has them."""
     has_minimums = name.endswith("_1")
     start = 4 if has_minimums else 2
     numbers = _floats(blocks[..., :start])
     minimums = numbers[..., 1] if has_minimums else None
     if name == "Q8_0":
-        return (blocks[..., start:] ^ 128), numbers[..., 0], minimums  # signed numbers, 128 added
+        return (blocks[..., start:] ^ 128).flatten(1), numbers[..., 0], minimums  # signed numbers, 128 added
     codes = _halves(blocks[..., -16:]).flatten(-2)
     if name.startswith("Q5"):
         bits = torch.arange(8, dtype=torch.uint8, device=blocks.device)
         fifth = blocks[..., start : start + 4, None] >> bits & 1
         codes = codes | fifth.flatten(-2) << 4
-    return codes, numbers[..., 0], minimums
+    return codes.flatten(1), numbers[..., 0], minimums
 
 
-def _super_blocks(blocks: torch.Tensor, *, has_fifth_bit: bool) -> _Parts:
+def _super_blocks(blocks: torch.Tensor, name: str) -> _Parts:
     """The same of blocks of 256 inputs, each with eight groups."""
     scale, least = _floats(blocks[..., :4]).unbind(-1)
     low, middle, high = blocks[..., 4:16].unflatten(-1, (3, _SHARED // 2)).unbind(-2)
@@ -96,7 +93,7 @@ def _super_blocks(blocks: torch.Tensor, *, has_fifth_bit: bool) -> _Parts:
     scales = torch.cat((low & 63, (high & 15) | low >> 6 << 4), -1)
     minimums = torch.cat((middle & 63, high >> 4 | middle >> 6 << 4), -1)
     codes = _halves(blocks[..., -128:].unflatten(-1, (4, INPUT_GROUP))).flatten(-3, -2)  # [out, blocks, 8, 32]
-    if has_fifth_bit:
+    if name == "Q5_K":
         bits = torch.arange(_SHARED, dtype=torch.uint8, device=blocks.device)[:, None]
         codes = codes | (blocks[..., None, 16:48] >> bits & 1) << 4
-    return codes.flatten(-3), scale[..., None] * scales, -least[..., None] * minimums
+    return codes.flatten(1), (scale[..., None] * scales).flatten(1), (-least[..., None] * minimums).flatten(1)

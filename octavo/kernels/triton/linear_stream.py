@@ -312,7 +312,7 @@ def stream_kernel(
     sums = gl.zeros([WARPS, BLOCK_N, BLOCK_M] if WEIGHT_FIRST else [WARPS, BLOCK_M, BLOCK_N], gl.float32, layout)
     for i in range(NUM_ROUNDS):
         # This many copy groups were committed after the one that this round needs.
-        async_copy.wait_group((EARLY if NORMS or EARLY < EARLY_X else EARLY_X) - 1)
+        async_copy.wait_group((EARLY if EARLY < EARLY_X else EARLY_X) - 1)
         if EARLY < NUM_ROUNDS and i + EARLY < NUM_ROUNDS:
             slot = weight_ring.index((i + EARLY) % STAGES)
             _copy(weight_spots, is_weight, weight_column, slot, i + EARLY, K, ROUND)

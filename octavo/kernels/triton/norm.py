@@ -74,6 +74,12 @@ def choose_tile(size: int) -> NormTile:
 
 
 @triton.jit
+def add_rounded(values, added):
+    """The sum of values and of what the residual stream has, in the values' type."""
+    return (values.to(tl.float32) + added.to(tl.float32)).to(values.dtype)
+
+
+@triton.jit
 def scale_normed(wide, weight, dtype: tl.constexpr):
     """Multiply float32 values by the norm's weight; if the weight has ``dtype``, they are rounded to it before, too."""
     if weight.dtype == dtype:
@@ -119,8 +125,7 @@ def _norm_kernel(
     values = tl.load(x + outer * x_outer_stride + inner * x_inner_stride + columns, mask, other=0.0)
     if residual is not None:
         place = residual + outer * residual_outer_stride + inner * residual_inner_stride + columns
-        total = values.to(tl.float32) + tl.load(place, mask, other=0.0).to(tl.float32)
-        values = total.to(values.dtype)
+        values = add_rounded(values, tl.load(place, mask, other=0.0))
         tl.store(place, values, mask)
     wide = values.to(tl.float32)
     if CENTRED:

@@ -5,7 +5,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.language.extra.cuda import gdc_wait
 
-from octavo.kernels.triton.prefill_hopper_tiles import count_tiles, find_tile, key_range, post_tile, split_index
+from octavo.kernels.triton.prefill_hopper_tiles import count_tiles, find_tile, key_range, post_tile
+from octavo.kernels.triton.prefill_tiles import split_index
 
 # Renamed after Triton 3.6.
 _async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
@@ -74,7 +75,8 @@ def produce(
     while index < num_items:
         # Take the next item now, to hide the latency of the atomic.
         next_index = gl.num_programs(0) + gl.atomic_add(queue_ptr, 1, sem="relaxed")
-        tile, kv_head, head = split_index(index, num_tiles, heads_at_once, GROUP)
+        tile, kv_head, member = split_index(index, num_tiles, heads_at_once, GROUP)
+        head = kv_head * GROUP + member
         row, start, length, first_query = find_tile(tile, starts_ptr, num_decode, skipped, num_rows, 2 * half)
         if first_query < length:
             seq_len = gl.load(lens_ptr + row) if PAGED else length

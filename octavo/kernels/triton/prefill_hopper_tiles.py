@@ -16,16 +16,6 @@ def count_tiles(starts_ptr, counts_ptr, TILE: gl.constexpr):
 
 
 @gluon.jit
-def split_index(index, num_tiles, heads_at_once, GROUP: gl.constexpr):
-    """As ``prefill_tiles.split_index``: the tile and both heads of an item."""
-    tile_items = heads_at_once * GROUP
-    first_head = index // (num_tiles * tile_items) * heads_at_once
-    tile = num_tiles - 1 - index % (num_tiles * tile_items) // tile_items
-    item = index % tile_items
-    return tile, first_head + item // GROUP, first_head * GROUP + item
-
-
-@gluon.jit
 def find_tile(tile, starts_ptr, num_decode, skipped, num_rows, TILE: gl.constexpr):
     """``prefill_tiles.find_tile`` for one warp: row, its first token and length, the tile's first token."""
     chunk: gl.constexpr = 128

@@ -8,7 +8,7 @@ the choice: it adds up in an order that the code states, or in integers.
 import triton
 import triton.language as tl
 
-from octavo.kernels.triton.norm import scale_normed
+from octavo.kernels.triton.norm import add_rounded, scale_normed
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -120,8 +120,7 @@ def _sum_of(x, residual, columns, SIZE: tl.constexpr):
     """A row's values, with the residual's added if there is one."""
     values = tl.load(x + columns, columns < SIZE, other=0.0)
     if residual is not None:
-        wide = values.to(tl.float32) + tl.load(residual + columns, columns < SIZE, other=0.0).to(tl.float32)
-        values = wide.to(values.dtype)
+        values = add_rounded(values, tl.load(residual + columns, columns < SIZE, other=0.0))
     return values
 
 

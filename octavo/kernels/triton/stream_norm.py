@@ -11,7 +11,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from octavo.kernels.deferred_norm import DeferredNorm
-from octavo.kernels.triton.norm import scale_normed
+from octavo.kernels.triton.norm import add_rounded, scale_normed
 
 NormArguments = tuple[torch.Tensor | None, torch.Tensor | None, float, torch.Tensor | None]
 
@@ -88,8 +88,7 @@ def normed_parts(x, residual, columns, factors, eps, total, K: gl.constexpr):
         column = columns[part]
         values = gl.load(x + column, column < K, other=0.0)
         if residual is not None:
-            wide = values.to(gl.float32) + gl.load(residual + column, column < K, other=0.0).to(gl.float32)
-            values = wide.to(values.dtype)
+            values = add_rounded(values, gl.load(residual + column, column < K, other=0.0))
         wide = values.to(gl.float32)
         squares += wide * wide
         sums = sums + (values,)  # type: ignore[assignment]

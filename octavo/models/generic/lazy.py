@@ -1,5 +1,6 @@
 """Tensors that the library's code handles before they are computed."""
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -27,9 +28,9 @@ class LazyTensor(torch.Tensor):
 
     form: torch.Tensor
 
+    @abstractmethod
     def value(self) -> torch.Tensor:
         """The tensor, computed."""
-        raise NotImplementedError
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
