@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from library_models import SIZES, config_of
 from pytest import MonkeyPatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from octavo.hub import ModelConfig
+from octavo.hub.config_file import parse_config
 from octavo.kernels import AttentionSpec, DeferredNorm, HeadNorms, RopeTables
 from octavo.kernels.attention import LayerAttention
 from octavo.kernels.dispatch import Kernel
@@ -127,3 +129,11 @@ def layer_launches(config: ModelConfig, monkeypatch: MonkeyPatch) -> list[str]:
             model(torch.tensor([3]), torch.tensor([5]), step)
     first, second, *_ = (i for i, name in enumerate(launches.names) if name in (ATTENTION, NORMED_ATTENTION))
     return launches.names[first:second]
+
+
+def check_layer(model: Any, changes: dict[str, Any], expected: list[str], monkeypatch: MonkeyPatch) -> None:
+    """A layer launches what is expected, with the library's modules and with its family's."""
+    kind, architecture = model
+    assert layer_launches(config_of(kind, architecture, **changes), monkeypatch) == expected
+    raw = kind(**(SIZES | changes)).to_dict() | {"architectures": [architecture]}
+    assert layer_launches(parse_config(raw, "octavo"), monkeypatch) == expected

@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from launches import ATTENTION, NORMED_ATTENTION, layer_launches
-from library_models import GEMMA2, LLAMA, MIXTRAL, QWEN3, SIZES, config_of
+from launches import ATTENTION, NORMED_ATTENTION, check_layer, layer_launches
+from library_models import GEMMA2, LLAMA, MIXTRAL, QWEN3, config_of
 
-from octavo.hub.config_file import parse_config
 from octavo.layers.norm import RMSNorm
 from octavo.models.generic.residual import ResidualStream
 from octavo.models.generic.trace import trace
@@ -46,10 +45,7 @@ GEMMA3 = (transformers.Gemma3TextConfig, "Gemma3ForCausalLM")
 def test_layers_launch_what_their_family_launches(
     model: Any, changes: dict[str, Any], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kind, architecture = model
-    assert layer_launches(config_of(kind, architecture, **changes), monkeypatch) == expected
-    raw = kind(**(SIZES | changes)).to_dict() | {"architectures": [architecture]}
-    assert layer_launches(parse_config(raw, "octavo"), monkeypatch) == expected
+    check_layer(model, changes, expected, monkeypatch)
 
 
 def test_norms_of_the_sum_of_parallel_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from launches import ATTENTION, NORMED_ATTENTION, layer_launches
-from library_models import GEMMA2, LLAMA, MIXTRAL, QWEN3, SIZES, config_of
+from launches import ATTENTION, NORMED_ATTENTION, check_layer, layer_launches
+from library_models import GEMMA2, LLAMA, MIXTRAL, QWEN3, config_of
 
 from octavo import kernels
 from octavo.hub import ModelConfig
-from octavo.hub.config_file import parse_config
 from octavo.kernels import DeferredNorm, LinearOp, defers_norms
 from octavo.layers.build import Build
 from octavo.layers.norm import RMSNorm
@@ -90,10 +89,7 @@ def norm_and_multiply(self: LinearOp, norm: DeferredNorm, activation: str = "non
 def test_layers_launch_what_their_family_launches(
     model: Any, changes: dict[str, Any], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kind, architecture = model
-    assert layer_launches(config_of(kind, architecture, **changes), monkeypatch) == expected
-    raw = kind(**(SIZES | changes)).to_dict() | {"architectures": [architecture]}
-    assert layer_launches(parse_config(raw, "octavo"), monkeypatch) == expected
+    check_layer(model, changes, expected, monkeypatch)
 
 
 @pytest.mark.usefixtures("defers_rows")
