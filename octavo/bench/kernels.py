@@ -17,8 +17,14 @@ CASES: tuple[KernelCase, ...] = (*kernels_gemm.CASES, *kernels_attention.CASES, 
 
 
 def cases_for(setting: Setting, name_part: str) -> list[KernelCase]:
-    """The cases of a setting's phase whose names contain a text."""
-    return [case for case in CASES if setting.phase in case.phases and name_part.lower() in case.name.lower()]
+    """The cases of a setting's phase and cache whose names contain a text."""
+    return [
+        case
+        for case in CASES
+        if setting.phase in case.phases
+        and name_part.lower() in case.name.lower()
+        and (case.quantizes or setting.kv_dtype is None)
+    ]
 
 
 def is_possible(case: KernelCase, setting: Setting) -> bool:

@@ -17,6 +17,7 @@ from octavo.kernels import (
     StepShape,
     basic,
 )
+from octavo.kernels.cache_scales import CacheScales
 
 _BLOCK_SIZE = 16
 _EPS = 1e-6
@@ -29,11 +30,13 @@ class _Batch:
     Attributes:
         qkv: ``[T, (H + 2·Hkv)·D]``.
         caches: copies of ``[2, blocks, Hkv, block_size, D]``.
+        scales: of each copy.
         rope: cosines and signed sines, ``[T, 1, D]`` each.
     """
 
     qkv: torch.Tensor
     caches: list[torch.Tensor]
+    scales: list[CacheScales | None]
     inputs: AttentionInputs
     rope: tuple[torch.Tensor, torch.Tensor]
     norms: HeadNorms
@@ -51,19 +54,40 @@ def _make_batch(setting: Setting) -> _Batch:
     blocks_each = -(-context // _BLOCK_SIZE)
     num_blocks = num_rows * blocks_each + 1
     shape = (2, num_blocks, kv_heads, _BLOCK_SIZE, head_dim)
-    cache_bytes = 2 * num_rows * context * kv_heads * head_dim * setting.dtype.itemsize
+    num_copies = setting.copies(num_rows * context * _key_bytes(setting))
     order = torch.randperm(num_blocks - 1, device=setting.device).int() + 1
     tables = order.view(num_rows, blocks_each).contiguous()
     angles = torch.randn(num_tokens, 1, head_dim // 2, device=setting.device)
     cos, sin = angles.cos(), angles.sin()
     return _Batch(
         qkv=setting.random(num_tokens, (heads + 2 * kv_heads) * head_dim),
-        caches=[setting.random(*shape) for _ in range(setting.copies(cache_bytes))],
+        caches=[_random_cache(setting, shape) for _ in range(num_copies)],
+        scales=[_scales(setting, shape) for _ in range(num_copies)],
         inputs=_make_inputs(setting, tables),
         rope=(torch.cat((cos, cos), -1).to(setting.dtype), torch.cat((-sin, sin), -1).to(setting.dtype)),
         norms=HeadNorms(setting.random(head_dim).fill_(1.0), setting.random(head_dim).fill_(1.0), _EPS),
         spec=AttentionSpec(heads, kv_heads, head_dim, head_dim**-0.5),
     )
+
+
+def _random_cache(setting: Setting, shape: tuple[int, ...]) -> torch.Tensor:
+    cache = setting.random(*shape)
+    return cache if setting.kv_dtype is None else cache.to(setting.kv_dtype)
+
+
+def _scales(setting: Setting, shape: tuple[int, ...]) -> CacheScales | None:
+    if setting.kv_dtype is None:
+        return None
+    return CacheScales(torch.ones(shape[:-1], device=setting.device), are_given=False)
+
+
+def _key_bytes(setting: Setting) -> int:
+    """Bytes of a token's keys and values, scales included."""
+    config, dtype = setting.config, setting.kv_dtype
+    head = config.head_dim * setting.dtype.itemsize
+    if dtype is not None:
+        head = config.head_dim * dtype.itemsize + torch.float32.itemsize
+    return 2 * config.num_kv_heads * head
 
 
 def _make_inputs(setting: Setting, tables: torch.Tensor) -> AttentionInputs:
@@ -105,11 +129,12 @@ def attention_work(setting: Setting) -> Work:
     plan = backend.plan(batch.inputs, setting.dtype)
 
     def run(copy: int) -> torch.Tensor:
-        return backend.run(batch.qkv, batch.rope, batch.norms, batch.caches[copy], plan, batch.spec)
+        cache, scales = batch.caches[copy], batch.scales[copy]
+        return backend.run(batch.qkv, batch.rope, batch.norms, cache, plan, batch.spec, scales=scales)
 
     config, itemsize = setting.config, setting.dtype.itemsize
     pair_operations = 4.0 * config.num_heads * config.head_dim
-    key_bytes = 2 * config.num_kv_heads * config.head_dim * itemsize
+    key_bytes = _key_bytes(setting)
     num_keys = setting.num_rows * setting.context
     is_decode = setting.phase == "decode"
     num_pairs = num_keys if is_decode else num_keys * (setting.context + 1) / 2
@@ -172,5 +197,5 @@ def _rope_and_store(setting: Setting) -> Work:
 
 CASES = (
     KernelCase("attention with norms, rotation and cache", _attention, per_layer=1),
-    KernelCase("its norms, rotation and cache", _rope_and_store),
+    KernelCase("its norms, rotation and cache", _rope_and_store, quantizes=False),
 )

@@ -34,6 +34,7 @@ class Setting:
         num_rows: number of requests; all decode a token, or all are fresh prompts.
         context: tokens per request, including the step's.
         cache_bytes: size of the device's last-level cache.
+        kv_dtype: of cached keys and values; one of 8 bits has a scale per token and head. None for the model's type.
     """
 
     config: ModelConfig
@@ -43,6 +44,7 @@ class Setting:
     num_rows: int
     context: int
     cache_bytes: int
+    kv_dtype: torch.dtype | None = None
 
     @property
     def device(self) -> torch.device:
@@ -98,6 +100,7 @@ class KernelCase:
         make: allocates and returns the work.
         per_layer, per_step: how often a step runs it: in each layer, and besides; 0 if another case includes it.
         kernel_set: the only set that has it; None if all have it.
+        quantizes: whether it is measured with a quantised cache, too.
     """
 
     name: str
@@ -106,6 +109,7 @@ class KernelCase:
     per_step: int = 0
     phases: tuple[Phase, ...] = ("decode", "prefill")
     kernel_set: str | None = None
+    quantizes: bool = True
 
 
 def time_run(run: Run, num_copies: int, runtime: DeviceRuntime) -> list[float]:

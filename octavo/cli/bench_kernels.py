@@ -17,6 +17,7 @@ from octavo.cli.parser import Parser
 from octavo.cli.values import parse_count, split_numbers
 from octavo.config import EngineConfig
 from octavo.config.settings import DeviceSettings
+from octavo.quantization.cache_format import CACHE_TYPES
 
 if TYPE_CHECKING:
     from octavo.bench.kernels_case import Setting
@@ -79,6 +80,9 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--filter", default="", metavar="TEXT", help="only kernels whose name holds this")
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float16", "float32"), default="auto", help="to use")
+    parser.add_argument(
+        "--kv-cache-dtype", choices=("auto", *CACHE_TYPES), default="auto", help="of cached keys and values"
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="to measure")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures and all samples here")
     return parser
@@ -121,7 +125,9 @@ def _prepare(given: argparse.Namespace, path: str) -> _Bench:
     with host_threads:
         ceilings = measure_ceilings(platform, dtype)
     cache_bytes = runtime_of(platform.device).last_cache_bytes()
-    return _Bench(Setting(config, dtype, platform, "decode", 1, given.context, cache_bytes), ceilings, host_threads)
+    kv_dtype = None if given.kv_cache_dtype == "auto" else getattr(torch, CACHE_TYPES[given.kv_cache_dtype])
+    base = Setting(config, dtype, platform, "decode", 1, given.context, cache_bytes, kv_dtype)
+    return _Bench(base, ceilings, host_threads)
 
 
 def _measure(given: argparse.Namespace, path: str, batches: Sequence[int]) -> tuple[dict[str, Any], list[str]]:

@@ -14,13 +14,15 @@ WINDOWS = "sliding_window"
 """What ``kv_cache_dtype_skip_layers`` calls all layers with a sliding window."""
 
 _FLOAT8 = "float8_e4m3fn"
-_TYPES = {
+CACHE_TYPES = {
     "fp8": _FLOAT8,
     "fp8_e4m3": _FLOAT8,
     "fp8_per_token_head": _FLOAT8,
     "fp8_e5m2": "float8_e5m2",
     "int8_per_token_head": "int8",
 }
+"""Values of ``kv_cache_dtype`` → torch's names of types of 8 bits."""
+
 _TAKE_GIVEN = ("auto", "fp8", "fp8_e4m3")
 _NUMBER = re.compile(r"\d+")
 
@@ -92,7 +94,7 @@ def resolve_cache_format(
                 f"are converted; leave it out, or set dtype to {wanted}."
             )
         return _unquantized(reason, bool(skipped) or skips_windows)
-    stored = _TYPES.get(wanted, _FLOAT8)
+    stored = CACHE_TYPES.get(wanted, _FLOAT8)
     if stored.startswith("float8") and not has_float8_cache:
         raise ConfigError(
             f"kv_cache_dtype is {wanted!r}, but this device does not convert float8 values, which takes compute "

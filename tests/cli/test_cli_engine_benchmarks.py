@@ -56,6 +56,21 @@ def test_kernels_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert "QKV GEMM" in shown and "head" not in shown
 
 
+def test_kernels_with_a_quantised_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = {}
+    for dtype in ("auto", "int8_per_token_head"):
+        path = tmp_path / dtype
+        flags = ["--batch", "2", "--context", "64", "--prefill-tokens", "0", "--filter", "norms, rotation"]
+        flags += ["--kv-cache-dtype", dtype, "--device", "cpu", "--json", str(path)]
+        assert main(["bench", "kernels", "--model", "tiny", *flags]) == 0
+        sizes[dtype] = {
+            kernel["name"]: kernel["num_bytes"] for kernel in json.loads(path.read_text())["parts"][0]["kernels"]
+        }
+    attention = "attention with norms, rotation and cache"
+    assert sizes["int8_per_token_head"].keys() == {attention} < sizes["auto"].keys()
+    assert sizes["int8_per_token_head"][attention] < sizes["auto"][attention]
+
+
 def test_group_sizes_are_compared_and_one_that_fails_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,7 @@ class TritonAttention(AttentionBackend):
         """Keyword arguments of :func:`decode_attention` other than the rows' own tensors."""
         rows, shape = plan.rows, plan.shape
         workspace = self._workspace(spec, shape.decode_len)
+        tile = self._tile(shape, spec, out.dtype)
         return {
             "kv_cache": kv_cache,
             "block_tables": plan.block_tables,
@@ -113,10 +114,10 @@ class TritonAttention(AttentionBackend):
             "softcap": spec.softcap,
             "sinks": terms.sinks,
             "slopes": terms.slopes,
-            "cut": self._cut(shape.num_rows, spec, workspace),
+            "cut": self._cut(shape.num_rows, spec, tile, workspace),
             # With chunks in the step, a row's prefix may include blocks that the preceding launch is still storing.
             "reads_early": not shape.has_chunks,
-            "tile": self._tile(shape, spec, out.dtype),
+            "tile": tile,
             "scales": scales,
         }
 
@@ -156,13 +157,13 @@ class TritonAttention(AttentionBackend):
             scales=scales,
         )
 
-    def _cut(self, num_rows: int, spec: AttentionSpec, workspace: DecodeWorkspace) -> Cut:
+    def _cut(self, num_rows: int, spec: AttentionSpec, tile: DecodeTile, workspace: DecodeWorkspace) -> Cut:
         if self._deterministic:
             # A row's bits depend on how it is split into chunks, not on how programs share the chunks.
             num_programs = 2 * self._num_sms // (num_rows * spec.num_kv_heads)
             return _DETERMINISTIC_CUT._replace(num_programs=min(max(num_programs, 1), _DETERMINISTIC_CUT.max_chunks))
         places = len(workspace.logsums)
-        return choose_cut(num_rows, spec.num_kv_heads, spec.head_dim, self._max_model_len, self._num_sms, places)
+        return choose_cut(num_rows, spec.num_kv_heads, spec.head_dim, self._max_model_len, self._num_sms, tile, places)
 
     def _tile(self, shape: StepShape, spec: AttentionSpec, dtype: torch.dtype) -> DecodeTile:
         num_programs = MANY_PROGRAMS + 1 if self._deterministic else shape.num_rows * spec.num_kv_heads

@@ -13,7 +13,7 @@ import triton
 
 from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.triton.cache_scales import scale_arguments
-from octavo.kernels.triton.decode_chunks import COPIES, paged_decode_kernel
+from octavo.kernels.triton.decode_chunks import COPIES, MERGED_AT_ONCE, paged_decode_kernel
 from octavo.kernels.triton.launch import MIN_DOT_SIZE, dependent_launch
 
 MAX_CHUNKS = 64
@@ -23,7 +23,8 @@ MIN_CHUNK = 512
 """Minimum number of tokens of a chunk: below it, the cost of the merge exceeds the gain of another program."""
 
 MIN_CHUNK_OF_FEW = 64
-"""The same if rows are so few that three of four multiprocessors would be idle, and ``head_dim`` is at least 128."""
+"""The same if rows are so few that three of four multiprocessors would be idle, and ``head_dim`` is at least 128. With
+smaller heads, twice as many, or two tiles."""
 
 MIN_CHUNK_OF_MANY = 1024
 """The same if rows fill the device, and only a row much longer than the others needs more than one program."""
@@ -44,11 +45,8 @@ MANY_PROGRAMS = 320
 FEW_PROGRAMS = 64
 """The same up to which each chunk has a multiprocessor of its own, even with two chunks per row."""
 
-MERGED_AT_ONCE = 8
-"""Chunks that a merge loads at a time; two if their values would not fit into registers."""
-
 MERGED_VALUES = 16
-"""Values of a chunk per thread up to which they do."""
+"""Values of a chunk per thread up to which ``MERGED_AT_ONCE`` chunks fit into registers; two always do."""
 
 MAX_WALKER_QUERIES = 16
 """Queries of a program up to which each warp has its own accumulators ("walkers"): these must fit into registers."""
@@ -128,8 +126,8 @@ def choose_tile(head_dim: int, dtype: torch.dtype, num_programs: int, num_querie
     if num_programs > MANY_PROGRAMS:
         return DecodeTile(32, 2, 7 if is_small else 4)
     # Eight warps leave no room for the next launch's program, which delays it. Chunks of 512 tokens or more
-    # (see choose_cut) make up for this, and so do many queries, since each warp then prepares a head of its own.
-    if is_small and num_programs <= FEW_PROGRAMS and (num_programs > FEW_PROGRAMS // 2 or num_queries > 4):
+    # (see choose_cut) make up for this, and so do several queries, since each warp then prepares a head of its own.
+    if is_small and num_programs <= FEW_PROGRAMS and (num_programs > FEW_PROGRAMS // 2 or num_queries >= 4):
         return DecodeTile(128, 8, 3)
     return DecodeTile(64, 4, 3)
 
@@ -140,6 +138,7 @@ def choose_cut(
     head_dim: int,
     max_len: int,
     num_multiprocessors: int,
+    tile: DecodeTile,
     max_places: int | None = None,
 ) -> Cut:
     """A cut of rows of at most ``max_len`` tokens that fills the device for any number of rows.
@@ -152,7 +151,7 @@ def choose_cut(
     max_chunks = min(num_multiprocessors // num_programs, MAX_CHUNKS)
     min_tokens, num_long = MIN_CHUNK, 0
     if max_chunks >= 4:
-        min_tokens = MIN_CHUNK_OF_FEW if head_dim >= 128 else MIN_CHUNK // 2
+        min_tokens = MIN_CHUNK_OF_FEW if head_dim >= 128 else 2 * max(MIN_CHUNK_OF_FEW, tile.num_tokens)
     elif num_programs <= 2 * num_multiprocessors:
         min_tokens = MIN_CHUNK if max_chunks > 1 else MIN_CHUNK_OF_MANY
         max_chunks = max(max_chunks, 2)
@@ -274,7 +273,7 @@ def decode_attention(
         HEAD_DIM=head_dim,
         GROUP=group,
         BLOCK_SIZE=block_size,
-        BLOCK_C=MERGED_AT_ONCE if num_queries <= MAX_WALKER_QUERIES and num_values <= MERGED_VALUES else 2,
+        BLOCK_C=MERGED_AT_ONCE.value if num_queries <= MAX_WALKER_QUERIES and num_values <= MERGED_VALUES else 2,
         BLOCK_D=block_d,
         TOKENS=tile.num_tokens,
         WALKERS=min(tile.num_warps, tile.num_tokens // 16) if has_walkers else 1,

@@ -15,6 +15,9 @@ from octavo.kernels.triton.window import first_visible
 _LOWEST = tl.constexpr(-1e30)
 """The initial maximum: below all scores, but finite, so that its difference to itself is 0 and not NaN."""
 
+MERGED_AT_ONCE = tl.constexpr(8)
+"""Chunks that a merge loads at a time, unless their values would not fit into registers."""
+
 COPIES = tl.constexpr(4)
 """Number of copies of a chunk's log-sum: as many values as a thread loads at once."""
 
@@ -133,6 +136,9 @@ def paged_decode_kernel(
         even_tiles = tl.maximum(mean_tiles, min_tiles)
         chunk_tiles = tl.cdiv(num_tiles, tl.maximum((num_tiles + even_tiles // 2) // even_tiles, 1))
     chunk_tiles = tl.maximum(tl.cdiv(num_tiles, max_chunks), chunk_tiles)
+    if num_tiles > MERGED_AT_ONCE:
+        # More chunks than a merge loads at a time take it longer than a second tile takes each of them.
+        chunk_tiles = tl.maximum(chunk_tiles, 2)
     num_chunks = tl.cdiv(num_tiles, chunk_tiles)
     if split >= num_chunks:
         return
@@ -277,10 +283,10 @@ def _attend_chunk(
         k_scale = None
         v_scale = None
         if scales is not None:
-            positions = tile * TOKENS + tokens
-            scales_at = scales + blocks.to(tl.int64) * scale_block + positions % BLOCK_SIZE * scale_token
-            k_scale = tl.load(scales_at, positions < end, other=0.0)
-            v_scale = tl.load(scales_at + scale_part, positions < end, other=0.0)
+            seen = tile * TOKENS + tokens
+            scales_at = scales + blocks.to(tl.int64) * scale_block + seen % BLOCK_SIZE * scale_token
+            k_scale = tl.load(scales_at, seen < end, other=0.0)
+            v_scale = tl.load(scales_at + scale_part, seen < end, other=0.0)
         k, v, is_seen, blocks = _load_tile(
             keys, table, blocks, tile, first, end, tokens, steps, offsets, part_stride, block_stride,
             HEAD_DIM, BLOCK_SIZE, TOKENS, HAS_WINDOW,

@@ -163,7 +163,9 @@ def main(case: str) -> None:
         if parameter.dtype is torch.uint8:
             parameter.zero_()  # not all bytes are scales
     finish(model)
-    plan = TinyEngine(config, model, max_num_batched_tokens=1024, max_num_seqs=8).plan
+    # A warp's part of a tile is one block of a quantised cache, and several of another.
+    block_size = 16 if stored.dtype else 4
+    plan = TinyEngine(config, model, max_num_batched_tokens=1024, max_num_seqs=8, block_size=block_size).plan
     plan = replace(plan, dtype=str(dtype).removeprefix("torch."))
     if case.endswith("drafts"):
         plan = replace(plan, drafter=NgramDrafts(3, 1, 2), decode_len=4)

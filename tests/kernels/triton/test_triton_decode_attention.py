@@ -246,6 +246,13 @@ def test_more_chunks_than_one_merge_reads_at_once(device: torch.device) -> None:
     case.check(case.run(41, DecodeTile(128, 4, 2)))
 
 
+def test_chunks_get_a_second_tile_rather_than_the_merge_a_second_read(device: torch.device) -> None:
+    case = Case([8 * 16 + 1, 8 * 16 + 2, 40 * 16], 4, 2, 16, device)
+    out, num_chunks = case.run_cut(Cut(64, 16), DecodeTile(16, 1, 2))
+    case.check(out)
+    assert num_chunks.tolist() == [8, 5, 20]
+
+
 @pytest.mark.parametrize("has_terms", [False, True])
 def test_other_rows_do_not_change_a_bit_of_a_row(has_terms: bool, device: torch.device) -> None:
     case = Case([1, 700, 300], 2, 1, 16, device, has_sinks=has_terms, has_slopes=has_terms)
@@ -290,11 +297,12 @@ def test_of_many_rows_only_the_first_that_are_much_longer_than_the_mean_are_cut(
     ],
 )
 def test_a_cut_fills_the_device(num_rows: int, num_kv_heads: int, max_len: int, cut: Cut) -> None:
-    assert choose_cut(num_rows, num_kv_heads, 128, max_len, 132) == cut
+    tile = choose_tile(128, torch.bfloat16, num_rows * num_kv_heads, 4)
+    assert choose_cut(num_rows, num_kv_heads, 128, max_len, 132, tile) == cut
 
 
 def test_a_cut_keeps_to_the_workspace() -> None:
-    assert choose_cut(4, 1, 64, 100_000, 132, max_places=32).max_chunks == 8
+    assert choose_cut(4, 1, 64, 100_000, 132, DecodeTile(64, 4, 3), max_places=32).max_chunks == 8
 
 
 @pytest.mark.parametrize("num_programs", [1, 64, 4096])
