@@ -8,7 +8,12 @@ import numpy as np
 import torch
 from triton.runtime import interpreter
 
-_FLOAT8_TYPES = {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
+_ROUNDED_TYPES = {
+    "fp8e4nv": (torch.float8_e4m3fn, torch.uint8),
+    "fp8e5": (torch.float8_e5m2, torch.uint8),
+    "bf16": (torch.bfloat16, torch.uint16),
+}
+"""Float types of which NumPy has none → torch's, and the integers that the interpreter keeps them as."""
 
 
 def amend() -> None:
@@ -19,6 +24,7 @@ def amend() -> None:
     interpreter._convert_float = _convert_float_as_devices_do(interpreter._convert_float)
     builder = interpreter.InterpreterBuilder
     builder.create_splat = _splat_conditions(builder.create_splat)
+    builder.create_dot = _multiply_bfloat16(builder.create_dot)
     # A check of sums and products, a third of all time, whose result nothing reads without ``debug``.
     interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
 
@@ -74,13 +80,29 @@ def _splat_conditions(splat: Callable[..., Any]) -> Callable[..., Any]:
     return create_splat
 
 
+def _multiply_bfloat16(multiply: Callable[..., Any]) -> Callable[..., Any]:
+    """Multiply what bfloat16 values are: the interpreter keeps them as integers, and would multiply those."""
+
+    def widen(block: Any) -> Any:
+        if block.dtype.scalar.name != "bf16":
+            return block
+        values = (block.data.astype(np.uint32) << 16).view(np.float32)
+        return interpreter.TensorHandle(values, interpreter.tl.float32)
+
+    def create_dot(builder: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return multiply(builder, widen(a), widen(b), *rest)
+
+    return create_dot
+
+
 def _convert_float_as_devices_do(convert: Callable[..., Any]) -> Callable[..., Any]:
-    """Round to float8 as devices do: Triton's way loses what carries over into the exponent."""
+    """Round to the nearest value as devices do: Triton's way loses what carries over into the exponent, or cuts."""
 
     def convert_float(values: Any, source: Any, target: Any, rounding: Any) -> Any:
-        if target.name not in _FLOAT8_TYPES or source.name != "fp32":
+        if target.name not in _ROUNDED_TYPES or source.name != "fp32":
             return convert(values, source, target, rounding)
         wide = torch.from_numpy(np.array(values)).view(torch.float32)
-        return wide.to(_FLOAT8_TYPES[target.name]).view(torch.uint8).numpy()
+        kind, kept_as = _ROUNDED_TYPES[target.name]
+        return wide.to(kind).view(kept_as).numpy()
 
     return convert_float

@@ -97,7 +97,8 @@ class TritonAttention(AttentionBackend):
         """Keyword arguments of :func:`decode_attention` other than the rows' own tensors."""
         rows, shape = plan.rows, plan.shape
         workspace = self._workspace(spec, shape.decode_len)
-        tile = self._tile(shape, spec, out.dtype)
+        head_bytes = spec.head_dim * kv_cache.element_size()
+        tile = self._tile(shape, spec, head_bytes, out.dtype)
         return {
             "kv_cache": kv_cache,
             "block_tables": plan.block_tables,
@@ -114,7 +115,7 @@ class TritonAttention(AttentionBackend):
             "softcap": spec.softcap,
             "sinks": terms.sinks,
             "slopes": terms.slopes,
-            "cut": self._cut(shape.num_rows, spec, tile, workspace),
+            "cut": self._cut(shape.num_rows, spec, head_bytes, tile, workspace),
             # With chunks in the step, a row's prefix may include blocks that the preceding launch is still storing.
             "reads_early": not shape.has_chunks,
             "tile": tile,
@@ -157,17 +158,19 @@ class TritonAttention(AttentionBackend):
             scales=scales,
         )
 
-    def _cut(self, num_rows: int, spec: AttentionSpec, tile: DecodeTile, workspace: DecodeWorkspace) -> Cut:
+    def _cut(
+        self, num_rows: int, spec: AttentionSpec, head_bytes: int, tile: DecodeTile, workspace: DecodeWorkspace
+    ) -> Cut:
         if self._deterministic:
             # A row's bits depend on how it is split into chunks, not on how programs share the chunks.
             num_programs = 2 * self._num_sms // (num_rows * spec.num_kv_heads)
             return _DETERMINISTIC_CUT._replace(num_programs=min(max(num_programs, 1), _DETERMINISTIC_CUT.max_chunks))
         places = len(workspace.logsums)
-        return choose_cut(num_rows, spec.num_kv_heads, spec.head_dim, self._max_model_len, self._num_sms, tile, places)
+        return choose_cut(num_rows, spec.num_kv_heads, head_bytes, self._max_model_len, self._num_sms, tile, places)
 
-    def _tile(self, shape: StepShape, spec: AttentionSpec, dtype: torch.dtype) -> DecodeTile:
+    def _tile(self, shape: StepShape, spec: AttentionSpec, head_bytes: int, dtype: torch.dtype) -> DecodeTile:
         num_programs = MANY_PROGRAMS + 1 if self._deterministic else shape.num_rows * spec.num_kv_heads
-        return choose_tile(spec.head_dim, dtype, num_programs, shape.decode_len * spec.num_heads // spec.num_kv_heads)
+        return choose_tile(head_bytes, dtype, num_programs, shape.decode_len * spec.num_heads // spec.num_kv_heads)
 
     def _workspace(self, spec: AttentionSpec, length: int) -> DecodeWorkspace:
         """The workspace for enough chunks to fill the device, and for at least one per row."""

@@ -23,8 +23,8 @@ MIN_CHUNK = 512
 """Minimum number of tokens of a chunk: below it, the cost of the merge exceeds the gain of another program."""
 
 MIN_CHUNK_OF_FEW = 64
-"""The same if rows are so few that three of four multiprocessors would be idle, and ``head_dim`` is at least 128. With
-smaller heads, twice as many, or two tiles."""
+"""The same if rows are so few that three of four multiprocessors would be idle, and a cached head has at least 256
+bytes. With smaller heads, twice as many, or two tiles."""
 
 MIN_CHUNK_OF_MANY = 1024
 """The same if rows fill the device, and only a row much longer than the others needs more than one program."""
@@ -110,10 +110,11 @@ class Cut(NamedTuple):
     num_long: int = 0
 
 
-def choose_tile(head_dim: int, dtype: torch.dtype, num_programs: int, num_queries: int = 1) -> DecodeTile:
+def choose_tile(head_bytes: int, dtype: torch.dtype, num_programs: int, num_queries: int = 1) -> DecodeTile:
     """The tile for a head size and compute type: large for few programs, small if many share a multiprocessor.
 
     Args:
+        head_bytes: of a token's key or value of one head in the cache.
         num_programs: rows times key/value heads; pass a constant if a row's bits must not depend on the others.
         num_queries: queries of a program.
     """
@@ -122,7 +123,7 @@ def choose_tile(head_dim: int, dtype: torch.dtype, num_programs: int, num_querie
     if num_queries > MAX_WALKER_QUERIES:
         return DecodeTile(64, 8, 3)
     # The fewer bytes a token has, the more tokens in flight it takes to use the bandwidth.
-    is_small = head_dim <= 64
+    is_small = head_bytes <= 128
     if num_programs > MANY_PROGRAMS:
         return DecodeTile(32, 2, 7 if is_small else 4)
     # Eight warps leave no room for the next launch's program, which delays it. Chunks of 512 tokens or more
@@ -135,7 +136,7 @@ def choose_tile(head_dim: int, dtype: torch.dtype, num_programs: int, num_querie
 def choose_cut(
     num_rows: int,
     num_kv_heads: int,
-    head_dim: int,
+    head_bytes: int,
     max_len: int,
     num_multiprocessors: int,
     tile: DecodeTile,
@@ -144,6 +145,7 @@ def choose_cut(
     """A cut of rows of at most ``max_len`` tokens that fills the device for any number of rows.
 
     Args:
+        head_bytes: of a token's key or value of one head in the cache.
         max_places: number of chunks, over all rows, that the workspace has room for.
     """
     num_programs = num_rows * num_kv_heads
@@ -151,7 +153,7 @@ def choose_cut(
     max_chunks = min(num_multiprocessors // num_programs, MAX_CHUNKS)
     min_tokens, num_long = MIN_CHUNK, 0
     if max_chunks >= 4:
-        min_tokens = MIN_CHUNK_OF_FEW if head_dim >= 128 else 2 * max(MIN_CHUNK_OF_FEW, tile.num_tokens)
+        min_tokens = MIN_CHUNK_OF_FEW if head_bytes >= 256 else 2 * max(MIN_CHUNK_OF_FEW, tile.num_tokens)
     elif num_programs <= 2 * num_multiprocessors:
         min_tokens = MIN_CHUNK if max_chunks > 1 else MIN_CHUNK_OF_MANY
         max_chunks = max(max_chunks, 2)
@@ -225,8 +227,12 @@ def decode_attention(
     assert num_rows <= len(workspace.arrivals) and workspace.logsums.shape[1] >= num_heads * length
     assert kv_cache.stride()[-2:] == (head_dim, 1)
     group, block_d = num_heads // num_kv_heads, max(triton.next_power_of_2(head_dim), MIN_DOT_SIZE)
+    if scales is not None:
+        assert head_dim % 2 == 0
+        block_d = max(block_d, 2 * MIN_DOT_SIZE)
     num_queries = group * length
-    tile = tile or choose_tile(head_dim, qkv.dtype, num_rows * num_kv_heads, num_queries)
+    head_bytes = head_dim * kv_cache.element_size()
+    tile = tile or choose_tile(head_bytes, qkv.dtype, num_rows * num_kv_heads, num_queries)
     num_values = triton.next_power_of_2(num_queries) * block_d // (32 * tile.num_warps)
     has_walkers = qkv.dtype != torch.float32 and num_queries <= MAX_WALKER_QUERIES
     if cut.num_long:
@@ -244,6 +250,7 @@ def decode_attention(
         k_norm,
         eps,
         kv_cache,
+        None if scales is None else kv_cache.view(torch.int16),
         part_stride=kv_cache.stride(0),
         block_stride=kv_cache.stride(1),
         head_stride=kv_cache.stride(2),

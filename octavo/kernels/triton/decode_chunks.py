@@ -8,7 +8,7 @@ the kernel that computes the queries.
 import triton
 import triton.language as tl
 
-from octavo.kernels.triton.cache_scales import as_weighed
+from octavo.kernels.triton.cache_pairs import widen_pairs
 from octavo.kernels.triton.decode_token import LOG2E, scale_scores, take_token
 from octavo.kernels.triton.window import first_visible
 
@@ -34,6 +34,7 @@ def paged_decode_kernel(
     k_norm: tl.tensor,
     eps: tl.tensor,
     kv_cache: tl.tensor,
+    pairs: tl.tensor,
     part_stride: tl.tensor,
     block_stride: tl.tensor,
     head_stride: tl.tensor,
@@ -88,6 +89,7 @@ def paged_decode_kernel(
         qkv: rows of queries, keys and values before norm, rotation and store.
         cos, sin, q_norm, k_norm, eps: rotation and norms; see ``decode_attention``.
         kv_cache: ``[2, blocks, Hkv, BLOCK_SIZE, HEAD_DIM]``.
+        pairs: the same memory of a quantised cache as int16, two values each; None for another.
         logsums, partials, arrivals: see ``DecodeWorkspace``.
         max_chunks, min_tiles: maximum chunks per row, minimum tiles of ``TOKENS`` tokens per chunk.
         num_long: if not 0, only the first ``num_long`` rows are split, into chunks of about the rows' mean length or
@@ -121,6 +123,8 @@ def paged_decode_kernel(
         return
     table = block_tables + slot * table_stride
     keys = kv_cache + head * head_stride
+    if pairs is not None:
+        pairs += head * (head_stride // 2)
     token = row
     num_new = 1
     if LENGTH > 1:
@@ -158,11 +162,11 @@ def paged_decode_kernel(
             tl.extra.cuda.gdc_wait()
     # From the last of a program's chunks: the row's last one, which adds the new tokens, is its program's first.
     chunk = num_chunks - 1 - (num_chunks - 1 - split) % num_programs if LOOPS else split
-    queries = _attend_chunk(
-        chunk, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, None, num_new,
+    queries, odd_queries = _attend_chunk(
+        chunk, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, None, None, num_new,
         qkv + token * qkv_stride, qkv_stride, cos + token * cos_stride, cos_stride,
         sin + token * sin_stride, sin_stride, q_norm, k_norm, eps,
-        keys, table, part_stride, block_stride, out, out_stride, logsums, partials, arrivals, scale, window,
+        keys, pairs, table, part_stride, block_stride, out, out_stride, logsums, partials, arrivals, scale, window,
         softcap, sinks, slopes, scales, scale_part, scale_block, scale_token,
         ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, WALKERS,
         HAS_WINDOW, HAS_SOFTCAP, LENGTH, ARE_GIVEN, LARGEST, PDL,
@@ -170,10 +174,10 @@ def paged_decode_kernel(
     if LOOPS:
         for other in range(split, chunk, num_programs):
             _attend_chunk(
-                other, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, queries, num_new,
+                other, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, queries, odd_queries, num_new,
                 qkv, qkv_stride, cos, cos_stride, sin, sin_stride, q_norm, k_norm, eps,
-                keys, table, part_stride, block_stride, out, out_stride, logsums, partials, arrivals, scale, window,
-                softcap, sinks, slopes, scales, scale_part, scale_block, scale_token,
+                keys, pairs, table, part_stride, block_stride, out, out_stride, logsums, partials, arrivals, scale,
+                window, softcap, sinks, slopes, scales, scale_part, scale_block, scale_token,
                 ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, WALKERS,
                 HAS_WINDOW, HAS_SOFTCAP, LENGTH, ARE_GIVEN, LARGEST, PDL,
             )  # fmt: skip
@@ -190,6 +194,7 @@ def _attend_chunk(
     end: tl.tensor,
     head: tl.tensor,
     queries: tl.tensor,
+    odd_queries: tl.tensor,
     num_new: tl.tensor,
     row_qkv: tl.tensor,
     qkv_stride: tl.tensor,
@@ -201,6 +206,7 @@ def _attend_chunk(
     k_norm: tl.tensor,
     eps: tl.tensor,
     keys: tl.tensor,
+    pairs: tl.tensor,
     table: tl.tensor,
     part_stride: tl.tensor,
     block_stride: tl.tensor,
@@ -238,25 +244,30 @@ def _attend_chunk(
     """Attend to one chunk of one row and key/value head, to which pointers are offset; the last to finish merges.
 
     Args:
-        queries: what ``take_token`` returns; None for a program's first chunk, which calls it. Only this one may be the
-            row's last, which stores and adds the new tokens.
+        queries: what ``take_token`` returns, or of ``pairs`` its even dimensions; None for a program's first chunk,
+            which calls it. Only this one may be the row's last, which stores and adds the new tokens.
+        odd_queries: the odd dimensions; None without ``pairs``.
         num_new: number of the row's tokens, at most ``LENGTH``.
 
     Returns:
-        ``queries``.
+        ``queries`` and ``odd_queries``.
     """
     IS_FIRST: tl.constexpr = queries is None
+    STORED: tl.constexpr = keys.dtype.element_ty
+    # What is loaded at once: a value, or two of 8 bits.
+    PACK: tl.constexpr = 1 if pairs is None else 2
+    stored = keys if pairs is None else pairs
     NUM_QUERIES: tl.constexpr = triton.next_power_of_2(GROUP * LENGTH)
     start_tile = first_tile + chunk * chunk_tiles
     end_tile = tl.minimum(start_tile + chunk_tiles, first_tile + num_tiles)
     is_owner = chunk == num_chunks - 1
-    dims = tl.arange(0, BLOCK_D)
+    dims = tl.arange(0, BLOCK_D // PACK)
     # A walker's tokens in a tile, and the starts of the cache blocks (or parts of one) among them.
     SPAN: tl.constexpr = TOKENS // WALKERS
     STEP: tl.constexpr = SPAN if BLOCK_SIZE % SPAN == 0 else 1
     tokens = tl.arange(0, WALKERS)[:, None] * SPAN + tl.arange(0, SPAN)[None, :]
     steps = tl.arange(0, WALKERS)[:, None] * SPAN + tl.arange(0, SPAN // STEP)[None, :] * STEP
-    offsets = ((tokens - steps) * HEAD_DIM)[:, :, None] + dims[None, None, :]
+    offsets = ((tokens - steps) * (HEAD_DIM // PACK))[:, :, None] + dims[None, None, :]
     positions = start_tile * TOKENS + steps
     blocks = tl.load(table + positions // BLOCK_SIZE, (positions + STEP > first) & (positions < end), other=0)
     if IS_FIRST:
@@ -266,14 +277,16 @@ def _attend_chunk(
         scale_place = None
         if scales is not None:
             scale_place = scales + block * scale_block + (end + new) % BLOCK_SIZE * scale_token
-        queries = tl.zeros((WALKERS, BLOCK_G, BLOCK_D), row_qkv.dtype.element_ty)
+        queries = tl.zeros((WALKERS, BLOCK_G, BLOCK_D // PACK), row_qkv.dtype.element_ty)
+        odd_queries = queries if PACK == 2 else None
         if LENGTH == 1:
             new_score = tl.zeros((1, 1, NUM_QUERIES), tl.float32)
             new_value = tl.zeros((1, 1, 1, BLOCK_D), tl.float32 if LARGEST > 0 else row_qkv.dtype.element_ty)
 
     peak = tl.full((WALKERS, BLOCK_G), _LOWEST, tl.float32)
     total = tl.zeros((WALKERS, BLOCK_G), tl.float32)
-    acc = tl.zeros((WALKERS, BLOCK_G, BLOCK_D), tl.float32)
+    acc = tl.zeros((WALKERS, BLOCK_G, BLOCK_D // PACK), tl.float32)
+    odd_acc = tl.zeros((WALKERS, BLOCK_G, BLOCK_D // 2), tl.float32) if PACK == 2 else None
     # Of each query, the place of its token among the row's.
     query_token = (tl.arange(0, BLOCK_G) % NUM_QUERIES // GROUP)[None, :, None]
     slope = None
@@ -288,8 +301,8 @@ def _attend_chunk(
             k_scale = tl.load(scales_at, seen < end, other=0.0)
             v_scale = tl.load(scales_at + scale_part, seen < end, other=0.0)
         k, v, is_seen, blocks = _load_tile(
-            keys, table, blocks, tile, first, end, tokens, steps, offsets, part_stride, block_stride,
-            HEAD_DIM, BLOCK_SIZE, TOKENS, HAS_WINDOW,
+            stored, table, blocks, tile, first, end, tokens, steps, offsets, part_stride // PACK, block_stride // PACK,
+            HEAD_DIM // PACK, BLOCK_SIZE, TOKENS, HAS_WINDOW,
         )  # fmt: skip
         if IS_FIRST:  # noqa: SIM102
             # Inside the loop, since the pipeline hoists the first tiles' loads above it, and so above the wait.
@@ -303,22 +316,28 @@ def _attend_chunk(
                     queries, new_score, new_value = taken
                 else:
                     queries = taken
+                if PACK == 2:
+                    queries, odd_queries = _split_pairs(queries)
         is_seen = is_seen[:, None, :]
         if HAS_WINDOW and LENGTH > 1:
             is_seen = is_seen & ((tile * TOKENS + tokens)[:, None, :] >= first_visible(end + query_token, window))
         distance = end + query_token - (tile * TOKENS + tokens)[:, None, :]
-        peak, total, acc = _attend_tile(
-            queries, k, v, k_scale, v_scale, is_seen, distance, slope, peak, total, acc, scale, softcap, HAS_SOFTCAP
-        )
+        peak, total, acc, odd_acc = _attend_tile(
+            queries, odd_queries, k, v, k_scale, v_scale, is_seen, distance, slope, peak, total, acc, odd_acc, scale,
+            softcap, HAS_SOFTCAP, STORED,
+        )  # fmt: skip
 
     if IS_FIRST and LENGTH > 1:  # noqa: SIM102
         if is_owner:
-            peak, total, acc = _attend_new(
-                queries, keys, table, end, tokens, num_new, query_token, slope, peak, total, acc, part_stride,
-                block_stride, scales, scale_part, scale_block, scale_token, scale, window, softcap,
-                HEAD_DIM, BLOCK_SIZE, BLOCK_D, TOKENS, HAS_WINDOW, HAS_SOFTCAP,
-                LENGTH,
+            peak, total, acc, odd_acc = _attend_new(
+                queries, odd_queries, stored, table, end, tokens, num_new, query_token, slope, peak, total, acc,
+                odd_acc, part_stride // PACK, block_stride // PACK, scales, scale_part, scale_block, scale_token, scale,
+                window, softcap, HEAD_DIM // PACK, BLOCK_SIZE, BLOCK_D // PACK, TOKENS, HAS_WINDOW, HAS_SOFTCAP, LENGTH,
+                STORED,
             )  # fmt: skip
+    if PACK == 2:
+        acc = tl.reshape(tl.join(acc, odd_acc), (WALKERS, BLOCK_G, BLOCK_D))
+        dims = tl.arange(0, BLOCK_D)
 
     HEADS: tl.constexpr = 8 if NUM_QUERIES <= 8 else BLOCK_G
     if HEADS < BLOCK_G:
@@ -365,7 +384,14 @@ def _attend_chunk(
                 num_chunks, logsums, partials, out, out_stride, sinks, num_new,
                 NUM_HEADS, HEAD_DIM, GROUP, BLOCK_C, BLOCK_D, LENGTH,
             )  # fmt: skip
-    return queries
+    return queries, odd_queries
+
+
+@triton.jit
+def _split_pairs(x: tl.tensor):
+    """The even and the odd places along the last dimension."""
+    even, odd = tl.split(tl.reshape(x, (x.shape[0], x.shape[1], x.shape[2] // 2, 2)))
+    return even, odd
 
 
 @triton.jit
@@ -410,6 +436,7 @@ def _load_tile(
 @triton.jit
 def _attend_new(
     queries: tl.tensor,
+    odd_queries: tl.tensor,
     keys: tl.tensor,
     table: tl.tensor,
     end: tl.tensor,
@@ -420,6 +447,7 @@ def _attend_new(
     peak: tl.tensor,
     total: tl.tensor,
     acc: tl.tensor,
+    odd_acc: tl.tensor,
     part_stride: tl.tensor,
     block_stride: tl.tensor,
     scales: tl.tensor,
@@ -436,8 +464,12 @@ def _attend_new(
     HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
     LENGTH: tl.constexpr,
+    STORED: tl.constexpr,
 ):
-    """Attend to the row's own tokens, each query up to its own; this program has stored them."""
+    """Attend to the row's own tokens, each query up to its own; this program has stored them.
+
+    Keys, their strides, ``HEAD_DIM`` and ``BLOCK_D`` are those of pairs for a quantised cache.
+    """
     # All threads' stores come before their loads.
     tl.debug_barrier()
     dims = tl.arange(0, BLOCK_D)[None, None, :]
@@ -458,15 +490,17 @@ def _attend_new(
         if HAS_WINDOW:
             is_seen = is_seen & (end + new[:, None, :] >= first_visible(end + query_token, window))
         distance = query_token - new[:, None, :]
-        peak, total, acc = _attend_tile(
-            queries, k, v, k_scale, v_scale, is_seen, distance, slope, peak, total, acc, scale, softcap, HAS_SOFTCAP
-        )
-    return peak, total, acc
+        peak, total, acc, odd_acc = _attend_tile(
+            queries, odd_queries, k, v, k_scale, v_scale, is_seen, distance, slope, peak, total, acc, odd_acc, scale,
+            softcap, HAS_SOFTCAP, STORED,
+        )  # fmt: skip
+    return peak, total, acc, odd_acc
 
 
 @triton.jit
 def _attend_tile(
     queries: tl.tensor,
+    odd_queries: tl.tensor,
     k: tl.tensor,
     v: tl.tensor,
     k_scale: tl.tensor,
@@ -477,22 +511,29 @@ def _attend_tile(
     peak: tl.tensor,
     total: tl.tensor,
     acc: tl.tensor,
+    odd_acc: tl.tensor,
     scale: tl.tensor,
     softcap: tl.tensor,
     HAS_SOFTCAP: tl.constexpr,
+    STORED: tl.constexpr,
 ):
     """Update each walker's maximum (base 2), sum of weights and weighted sum of values with a tile.
 
     Args:
+        odd_queries, odd_acc: the odd dimensions of a quantised cache's, whose ``k`` and ``v`` are pairs of values of
+            the type ``STORED``; None for another.
         k_scale, v_scale: ``[WALKERS, tokens]`` factors of quantised keys and values; None for others.
         is_seen: ``[WALKERS, BLOCK_G or 1, tokens]``.
         distance: ``[WALKERS, BLOCK_G, tokens]``, tokens from keys to queries.
         slope: ``[1, BLOCK_G, 1]``, what scores fall by with each of them (base 2); None for nothing.
     """
     if k_scale is not None:
-        k, v = k.to(queries.dtype), as_weighed(v, queries.dtype)
+        k, odd_k = widen_pairs(k, STORED, queries.dtype)
+        # Weights times values' scales leave float16's range.
+        v, odd_v = widen_pairs(v, STORED, tl.bfloat16 if queries.dtype == tl.float16 else queries.dtype)
     scores = _multiply(queries, tl.permute(k, (0, 2, 1)), None)
     if k_scale is not None:
+        scores = _multiply(odd_queries, tl.permute(odd_k, (0, 2, 1)), scores)
         scores *= k_scale[:, None, :]
     scores = scale_scores(scores, scale, softcap, HAS_SOFTCAP)
     if slope is not None:
@@ -503,7 +544,9 @@ def _attend_tile(
     weights = tl.exp2(scores - new_peak[:, :, None])
     scaled = weights if v_scale is None else weights * v_scale[:, None, :]
     acc = _multiply(scaled.to(v.dtype), v, acc * decay[:, :, None])
-    return new_peak, total * decay + tl.sum(weights, 2), acc
+    if v_scale is not None:
+        odd_acc = _multiply(scaled.to(v.dtype), odd_v, odd_acc * decay[:, :, None])
+    return new_peak, total * decay + tl.sum(weights, 2), acc, odd_acc
 
 
 @triton.jit

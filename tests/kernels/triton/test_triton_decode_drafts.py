@@ -129,11 +129,6 @@ class Case:
         torch.testing.assert_close(cache, expected_cache, equal_nan=True, **tolerance)
 
 
-def half_types() -> list[torch.dtype]:
-    """bfloat16 where there is a device: the interpreter cannot multiply it."""
-    return [torch.float16, torch.bfloat16] if torch.cuda.is_available() else [torch.float16]
-
-
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("length", [2, 3, 4, 8])
 @pytest.mark.parametrize("num_heads", [2, 6, 8])
@@ -144,7 +139,7 @@ def test_rows_of_all_lengths(length: int, num_heads: int, device: torch.device) 
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("dtype", half_types())
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("length", "num_heads"), [(3, 4), (4, 8), (5, 8), (8, 16)])
 def test_half_types_take_the_tile_chosen_for_them(
     dtype: torch.dtype, length: int, num_heads: int, device: torch.device
