@@ -7,8 +7,8 @@ one's weights are already being loaded. Each warp accumulates its own slice of K
 Float8 weights (e4m3) are converted on their way from shared memory to the tensor cores, to the type of ``x``, which
 holds them exactly; sums are multiplied by the channels' scales.
 
-The norm of a single row is computed by each of its programs (:mod:`.stream_norm`), which saves a launch; for more rows
-it would take longer than that.
+The norm of a single row is computed by each of its programs (:mod:`.stream_norm`), which saves a launch;
+:mod:`.linear_normed_rows` does so for a few short rows.
 """
 
 import dataclasses
