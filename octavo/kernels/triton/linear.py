@@ -17,7 +17,6 @@ from octavo.kernels.triton import linear_hopper
 from octavo.kernels.triton.launch import IS_INTERPRETED, aligned_rows, dependent_launch, num_multiprocessors
 from octavo.kernels.triton.linear_hopper import HopperGemmTile, hopper_linear
 from octavo.kernels.triton.linear_kernel import linear_kernel
-from octavo.kernels.triton.linear_normed_rows import choose_tile as normed_rows_tile
 from octavo.kernels.triton.linear_normed_rows import normed_rows_linear, norms_rows
 from octavo.kernels.triton.linear_plan import WIDE_CHANNELS, LinearPlan, choose_plan
 from octavo.kernels.triton.linear_stream import StreamGemmTile, choose_tile, stream_linear
@@ -97,8 +96,7 @@ class SmallBatchLinear(LinearOp):
             return None
         x = aligned_rows(norm.x)
         y = x.new_empty(len(x), self.weight.shape[0] // (1 if activation == "none" else 2))
-        tile = normed_rows_tile(is_gated=activation != "none")
-        normed_rows_linear(norm, x, self.weight, self.bias, y, activation, tile)
+        normed_rows_linear(norm, x, self.weight, self.bias, y, activation)
         return y
 
     def choose(self, num_rows: int, *, is_gated: bool) -> Choice:

@@ -1,11 +1,9 @@
 """Small-M GEMMs of 2 to 8 rows of up to 1,024 features that norm their rows: ``y = rms_norm(x + residual) Wᵀ``.
 
-A program requests all its weights before it waits for the kernel that computes ``x``. It then reads all rows, straight
-into the registers from which the tensor cores take them, and multiplies them by the norm's weight; its sums are
-multiplied by each row's inverse root mean square, which is known only at the end. That saves the norm's launch.
+A program requests all its weights before it waits for the kernel that computes ``x``; then it copies all rows to
+shared memory. It multiplies them by the norm's weight on their way to the tensor cores, and its sums by each row's
+inverse root mean square, which is known only at the end. That saves the norm's launch.
 """
-
-from dataclasses import dataclass
 
 import torch
 from triton.experimental import gluon
@@ -24,18 +22,10 @@ MAX_ROWS = 8
 MAX_FEATURES = 1024
 """Beyond this K, reading all of the rows in each program takes longer than a launch."""
 
+_NUM_WEIGHTS = 32
+"""Weight rows of a program, of a gate and its up projection half of them each; 16 and 64 took longer on an H100."""
 
-@dataclass(frozen=True, slots=True)
-class NormedRowsTile:
-    """A program's tile.
-
-    Attributes:
-        num_weights: weight rows, a power of two from 16; a gate and its up projection take half of them each.
-        num_warps: warps per program.
-    """
-
-    num_weights: int
-    num_warps: int
+_NUM_WARPS = 4
 
 
 def norms_rows(x: torch.Tensor) -> bool:
@@ -52,11 +42,6 @@ def norms_rows(x: torch.Tensor) -> bool:
     )
 
 
-def choose_tile(*, is_gated: bool) -> NormedRowsTile:
-    """The tile for a GEMM, the same for every number of rows, and so are the bits of a row; tuned on an H100."""
-    return NormedRowsTile(32 if is_gated else 16, 4)
-
-
 def normed_rows_linear(
     norm: DeferredNorm,
     x: torch.Tensor,
@@ -64,7 +49,6 @@ def normed_rows_linear(
     bias: torch.Tensor | None,
     out: torch.Tensor,
     activation: str,
-    tile: NormedRowsTile,
 ) -> None:
     """:func:`.linear_stream.stream_linear` of the normed rows; settles the norm.
 
@@ -78,7 +62,7 @@ def normed_rows_linear(
     """
     num_rows, num_features = x.shape
     num_channels = out.shape[1]
-    grid = (-(-num_channels // (tile.num_weights // (1 if activation == "none" else 2))),)
+    grid = (-(-num_channels // (_NUM_WEIGHTS // (1 if activation == "none" else 2))),)
     normed_rows_kernel[grid](
         x,
         *norm_arguments(norm),
@@ -89,9 +73,9 @@ def normed_rows_linear(
         num_rows,
         num_channels,
         K=num_features,
-        BLOCK_N=tile.num_weights,
+        BLOCK_N=_NUM_WEIGHTS,
         ACTIVATION=activation,
-        num_warps=tile.num_warps,
+        num_warps=_NUM_WARPS,
         **dependent_launch(x.device),
     )
 
@@ -131,6 +115,9 @@ def normed_rows_kernel(
     memory_layout: gl.constexpr = gl.SwizzledSharedLayout(32, 1, 2, [2, 1, 0])
     dtype: gl.constexpr = x.dtype.element_ty
     weights = gl.allocate_shared_memory(dtype, [NUM_ROUNDS, WARPS, BLOCK_N, BLOCK_K], memory_layout)
+    rows = gl.allocate_shared_memory(dtype, [NUM_ROUNDS, WARPS, BLOCK_M, BLOCK_K], memory_layout)
+    if residual is not None:
+        residuals = gl.allocate_shared_memory(dtype, [NUM_ROUNDS, WARPS, BLOCK_M, BLOCK_K], memory_layout)
 
     first_channel = gl.program_id(0) * CHANNELS
     n, weight_column = copy_places(copy_layout, WARPS, BLOCK_N, BLOCK_K)
@@ -139,9 +126,10 @@ def normed_rows_kernel(
     weight_spots = weight + ((n // CHANNELS * num_channels + channel).to(gl.int64) * K + weight_column)
     for i in gl.static_range(NUM_ROUNDS):
         copy_round(weight_spots, is_weight, weight_column, weights.index(i), i, K, ROUND)
-    async_copy.commit_group()
+    m, x_column = copy_places(copy_layout, WARPS, BLOCK_M, BLOCK_K)
+    is_x = (m < num_rows) & (x_column >= 0)
 
-    # A thread has features of one row, 8 neighbours at a time.
+    # A thread multiplies features of one row, 8 neighbours at a time.
     warp = gl.arange(0, WARPS, gl.SliceLayout(1, gl.SliceLayout(2, value_layout)))[:, None, None]
     feature = gl.arange(0, BLOCK_K, gl.SliceLayout(0, gl.SliceLayout(2, value_layout)))[None, :, None]
     row = gl.arange(0, BLOCK_M, gl.SliceLayout(0, gl.SliceLayout(1, value_layout)))[None, None, :]
@@ -155,27 +143,22 @@ def normed_rows_kernel(
         gdc_wait()
         gdc_launch_dependents()
 
-    # All are requested before the first is used.
-    rows = ()
-    residuals = ()
+    # Loads straight to registers took longer: probably since shared memory leaves them too little L1 cache.
     for i in gl.static_range(NUM_ROUNDS):
-        mask = (columns[i] < K) & (row < num_rows)
-        spots = x + (row * (x_stride * 8) + columns[i])
-        rows = rows + (gl.load(spots, mask, other=0.0),)  # type: ignore[assignment]
+        copy_round(x + (m * (x_stride * 8) + x_column), is_x, x_column, rows.index(i), i, K, ROUND)
         if residual is not None:
-            spots = residual + (row * K + columns[i])
-            residuals = residuals + (gl.load(spots, mask, other=0.0),)  # type: ignore[assignment]
-
+            copy_round(residual + (m * K + x_column), is_x, x_column, residuals.index(i), i, K, ROUND)
+    async_copy.commit_group()
     async_copy.wait_group(0)
     sums = gl.zeros([WARPS, BLOCK_N, BLOCK_M], gl.float32, layout)
     squares = gl.zeros([WARPS, BLOCK_K, BLOCK_M], gl.float32, value_layout)
     for i in gl.static_range(NUM_ROUNDS):
-        values = rows[i]  # type: ignore[var-annotated]
+        values = rows.index(i).permute((0, 2, 1)).load(value_layout)
         if residual is not None:
-            values += residuals[i]  # rounded as float32's sum would be
+            values += residuals.index(i).permute((0, 2, 1)).load(value_layout)  # rounded as float32's sum would be
             if gl.program_id(0) == 0:
                 gl.store(summed + (row * K + columns[i]), values, (columns[i] < K) & (row < num_rows))
-        wide = values.to(gl.float32)  # type: ignore[var-annotated]
+        wide = values.to(gl.float32)
         squares += wide * wide
         if norm.dtype.element_ty == dtype:
             values *= factors[i]
