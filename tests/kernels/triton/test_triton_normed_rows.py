@@ -10,9 +10,11 @@ from product_case import random
 from octavo.kernels import basic
 from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.linear import GATES
+from octavo.kernels.scaled import FLOAT8
 from octavo.kernels.triton import norm as triton_norm
 from octavo.kernels.triton.linear import SmallBatchLinear, defers_norms
 from octavo.kernels.triton.linear_normed_rows import MAX_FEATURES, MAX_ROWS, norms_rows
+from octavo.kernels.triton.scaled import Float8Linear
 
 needs_kernel = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="needs Hopper's tensor cores"
@@ -131,3 +133,14 @@ def test_a_deterministic_layer_leaves_norms_to_their_kernel(device: torch.device
     norm = DeferredNorm(x, residual, norm_weight(device, 64, torch.bfloat16), EPS)
     gemm = SmallBatchLinear(random(device, 2, 32, 64, dtype=torch.bfloat16), None, deterministic=True)
     assert gemm.normed(norm) is None and norm.residual is not None
+
+
+def test_a_float8_layer_leaves_norms_of_several_rows(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernel norms one."""
+    rows, scale = random(device, 1, 2, 64, dtype=torch.bfloat16), norm_weight(device, 64, torch.bfloat16)
+    gemm = Float8Linear(
+        torch.empty(32, 64, device=device).to(FLOAT8), torch.ones(32, device=device), None, deterministic=False
+    )
+    monkeypatch.setattr(Float8Linear, "_by_kernels", lambda self, x, *_: x)
+    assert gemm.normed(DeferredNorm(rows[:1], None, scale, EPS)) is not None
+    assert gemm.normed(DeferredNorm(rows, None, scale, EPS)) is None
