@@ -7,11 +7,11 @@ from octavo.kernels.dispatch import device_function
 
 
 class DeferredNorm:
-    """``rms_norm(x + residual)`` of one row, for layers whose first kernel norms what it reads.
+    """``rms_norm(x + residual)`` of one or a few rows, for layers whose first kernel norms what it reads.
 
     Attributes:
-        x: ``[1, N]``; the sum, once a kernel has computed it.
-        residual: ``[1, N]``; None for none, and once the sum is there.
+        x: ``[M, N]``; the sum, once a kernel has computed it.
+        residual: ``[M, N]``; None for none, and once the sum is there.
         weight: ``[N]``.
     """
 
@@ -30,17 +30,22 @@ class DeferredNorm:
 
     @property
     def is_computed(self) -> bool:
-        """Whether the normed row is there."""
+        """Whether the normed rows are there."""
         return self._normed is not None
 
+    @property
+    def is_single(self) -> bool:
+        """Whether it is of a single row."""
+        return len(self.x) == 1
+
     def settle(self, total: torch.Tensor, normed: torch.Tensor | None = None) -> None:
-        """Note where a kernel writes the sum and, if it does, the normed row."""
+        """Note where a kernel writes the sum and, if it does, the normed rows."""
         self.x = total
         self.residual = None
         self._normed = normed
 
     def rows(self) -> torch.Tensor:
-        """The normed row, for what cannot norm it itself: computed by a launch of its own, once."""
+        """The normed rows, for what cannot norm them itself: computed by a launch of its own, once."""
         if self.residual is not None:
             normed, total = add_rms_norm(self.x, self.residual, self.weight, self.eps)
             self.settle(total, normed)
@@ -51,11 +56,11 @@ class DeferredNorm:
 
 
 def rows_of(x: torch.Tensor | DeferredNorm) -> torch.Tensor:
-    """Rows as they are, or the normed row."""
+    """Rows as they are, or the normed rows."""
     return x.rows() if isinstance(x, DeferredNorm) else x
 
 
 @device_function
 def defers_norms(device: torch.device, x: torch.Tensor) -> bool:
-    """Whether the device has kernels that norm ``x`` as they read it: a single row."""
+    """Whether the device has kernels that norm ``x`` as they read it: one row, or a few."""
     return False

@@ -76,7 +76,7 @@ class GroupedLinear(LinearOp):
     def normed(self, norm: DeferredNorm, activation: str = "none") -> torch.Tensor | None:
         """See :meth:`octavo.kernels.linear.LinearOp.normed`."""
         tile = self.choose(len(norm.x), norm.x.dtype)
-        if not isinstance(tile, DirectTile):
+        if not (norm.is_single and isinstance(tile, DirectTile)):
             return None
         _, _, is_resident = place_inputs(len(norm.x), self._weight.num_inputs, tile.num_stages)
         return self._launch(norm.x, activation, tile, norm) if is_resident else None

@@ -17,6 +17,7 @@ from octavo.kernels.triton import linear_hopper
 from octavo.kernels.triton.launch import IS_INTERPRETED, aligned_rows, dependent_launch, num_multiprocessors
 from octavo.kernels.triton.linear_hopper import HopperGemmTile, hopper_linear
 from octavo.kernels.triton.linear_kernel import linear_kernel
+from octavo.kernels.triton.linear_normed_rows import normed_rows_linear, norms_rows
 from octavo.kernels.triton.linear_plan import WIDE_CHANNELS, LinearPlan, choose_plan
 from octavo.kernels.triton.linear_stream import StreamGemmTile, choose_tile, stream_linear
 from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
@@ -33,9 +34,10 @@ def is_supported(device: torch.device) -> bool:
 
 
 def defers_norms(device: torch.device, x: torch.Tensor) -> bool:
-    """Whether GEMMs norm a row as they read it; see :func:`octavo.kernels.deferred_norm.defers_norms`."""
+    """Whether GEMMs norm ``x`` as they read it; see :func:`octavo.kernels.deferred_norm.defers_norms`."""
     has_kernels = is_supported(device) and not IS_INTERPRETED  # which does not run Gluon kernels
-    return has_kernels and len(x) == 1 and x.dtype in (torch.bfloat16, torch.float16)
+    is_single = len(x) == 1 and x.dtype in (torch.bfloat16, torch.float16)
+    return has_kernels and (is_single or norms_rows(x))
 
 
 class SmallBatchLinear(LinearOp):
@@ -86,7 +88,16 @@ class SmallBatchLinear(LinearOp):
     def normed(self, norm: DeferredNorm, activation: str = "none") -> torch.Tensor | None:
         """See :meth:`.linear.LinearOp.normed`."""
         choice = self.choose(len(norm.x), is_gated=activation != "none")
-        return self.launch(norm.x, choice, activation, norm=norm) if isinstance(choice, StreamGemmTile) else None
+        if not isinstance(choice, StreamGemmTile):  # a deterministic GEMM's, or a vocabulary's
+            return None
+        if norm.is_single:
+            return self.launch(norm.x, choice, activation, norm=norm)
+        if not norms_rows(norm.x) or norm.x.dtype != self.weight.dtype:
+            return None
+        x = aligned_rows(norm.x)
+        y = x.new_empty(len(x), self.weight.shape[0] // (1 if activation == "none" else 2))
+        normed_rows_linear(norm, x, self.weight, self.bias, y, activation)
+        return y
 
     def choose(self, num_rows: int, *, is_gated: bool) -> Choice:
         """The configuration for a GEMM with ``num_rows`` rows; None is the vendor's library."""

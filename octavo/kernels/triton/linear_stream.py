@@ -7,8 +7,8 @@ one's weights are already being loaded. Each warp accumulates its own slice of K
 Float8 weights (e4m3) are converted on their way from shared memory to the tensor cores, to the type of ``x``, which
 holds them exactly; sums are multiplied by the channels' scales.
 
-The norm of a single row is computed by each of its programs (:mod:`.stream_norm`), which saves a launch; for more rows
-it would take longer than that.
+The norm of a single row is computed by each of its programs (:mod:`.stream_norm`), which saves a launch;
+:mod:`.linear_normed_rows` does so for a few short rows.
 """
 
 import dataclasses
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
@@ -189,7 +190,7 @@ def arguments(
 
 
 @gluon.jit
-def _places(layout: gl.constexpr, WARPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_K: gl.constexpr):
+def copy_places(layout: gl.constexpr, WARPS: gl.constexpr, ROWS: gl.constexpr, BLOCK_K: gl.constexpr):
     """Row and column (within one round of all warps) of the values that each thread copies."""
     warp = gl.arange(0, WARPS, gl.SliceLayout(1, gl.SliceLayout(2, layout)))[:, None, None]
     row = gl.arange(0, ROWS, gl.SliceLayout(0, gl.SliceLayout(2, layout)))[None, :, None]
@@ -198,7 +199,7 @@ def _places(layout: gl.constexpr, WARPS: gl.constexpr, ROWS: gl.constexpr, BLOCK
 
 
 @gluon.jit
-def _copy(spots, is_row, column, slot, i, K: gl.constexpr, ROUND: gl.constexpr):
+def copy_round(spots, is_row, column, slot, i, K: gl.constexpr, ROUND: gl.constexpr):
     """Start the copy of round ``i`` of an operand into its ring slot, with zeros past the end."""
     mask = is_row
     if K % ROUND != 0:
@@ -216,6 +217,62 @@ def apply_gate(gate, factor, ACTIVATION: gl.constexpr):
         # (1 + tanh(z)) / 2 is sigmoid(2z).
         slope = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
     return gate / (1.0 + gl.exp(-slope)) * factor
+
+
+@triton.constexpr_function
+def slices_layout(num_warps, num_parts, num_channels):
+    """How threads hold ``[warps, parts, channels, rows]``: all warps' sums of an output and of its gate in one."""
+    channels = min(num_channels, 32)
+    return gl.BlockedLayout(
+        [num_warps, num_parts, 1, 1], [1, 1, channels, 32 // channels], [1, 1, 1, num_warps], [2, 3, 1, 0]
+    )
+
+
+@gluon.jit
+def add_slices(sums, PARTS: gl.constexpr, CHANNELS: gl.constexpr, BLOCK_M: gl.constexpr):
+    """Add up the sums of all warps, ``[WARPS, PARTS * CHANNELS, BLOCK_M]``, to ``[BLOCK_M, CHANNELS, PARTS]``.
+
+    By way of shared memory: a reduction over warps would shuffle each value through their threads.
+    """
+    WARPS: gl.constexpr = gl.num_warps()
+    shape: gl.constexpr = [WARPS, PARTS, CHANNELS, BLOCK_M]
+    slices = gl.allocate_shared_memory(gl.float32, shape, gl.SwizzledSharedLayout(1, 1, 1, [2, 3, 1, 0]))
+    slices.store(sums.reshape(shape))
+    return gl.sum(slices.load(slices_layout(WARPS, PARTS, CHANNELS)), 0).permute((2, 1, 0))
+
+
+@gluon.jit
+def store_outputs(
+    result,
+    scales,
+    bias,
+    out,
+    first_channel,
+    num_rows,
+    num_channels,
+    ACTIVATION: gl.constexpr,
+):
+    """Scale, bias and gate a program's sums of :func:`add_slices` and store its outputs from ``first_channel``."""
+    BLOCK_M: gl.constexpr = result.shape[0]
+    CHANNELS: gl.constexpr = result.shape[1]
+    if ACTIVATION != "none":
+        result, factor = result.split()
+    else:
+        result = result.reshape([BLOCK_M, CHANNELS])
+    row = gl.arange(0, BLOCK_M, gl.SliceLayout(1, result.type.layout))[:, None]
+    channel = first_channel + gl.arange(0, CHANNELS, gl.SliceLayout(0, result.type.layout))[None, :]
+    is_channel = channel < num_channels
+    if scales is not None:
+        result = result * gl.load(scales + channel, is_channel, other=0.0)
+    if bias is not None:
+        result += gl.load(bias + channel, is_channel, other=0.0).to(gl.float32)
+    if ACTIVATION != "none":
+        if scales is not None:
+            factor = factor * gl.load(scales + num_channels + channel, is_channel, other=0.0)
+        if bias is not None:
+            factor += gl.load(bias + num_channels + channel, is_channel, other=0.0).to(gl.float32)
+        result = apply_gate(result, factor, ACTIVATION)
+    gl.store(out + (row * num_channels + channel), result.to(out.dtype.element_ty), (row < num_rows) & is_channel)
 
 
 @gluon.jit(do_not_specialize=["num_rows", "eps"])
@@ -279,16 +336,16 @@ def stream_kernel(
     x_ring = gl.allocate_shared_memory(dtype, [X_ROUNDS, WARPS, ROWS, BLOCK_K], ring_layout)
 
     first_channel = gl.program_id(0) * CHANNELS
-    n, weight_column = _places(weight_copy, WARPS, BLOCK_N, BLOCK_K)
+    n, weight_column = copy_places(weight_copy, WARPS, BLOCK_N, BLOCK_K)
     channel = first_channel + n % CHANNELS
     is_weight = (channel < num_channels) & (weight_column >= 0)
     weight_spots = weight + ((n // CHANNELS * num_channels + channel).to(gl.int64) * K + weight_column)
-    m, x_column = _places(copy_layout, WARPS, ROWS, BLOCK_K)
+    m, x_column = copy_places(copy_layout, WARPS, ROWS, BLOCK_K)
     is_x = (m < num_rows) & (x_column >= 0)
     x_spots = x + (m * (x_stride * 8) + x_column)
 
     for i in gl.static_range(EARLY):
-        _copy(weight_spots, is_weight, weight_column, weight_ring.index(i), i, K, ROUND)
+        copy_round(weight_spots, is_weight, weight_column, weight_ring.index(i), i, K, ROUND)
         async_copy.commit_group()
     if NORMS:
         AT_ONCE: gl.constexpr = rounds_at_once(BLOCK_K)
@@ -306,7 +363,7 @@ def stream_kernel(
             row_slots.slice(part * AT_ONCE, AT_ONCE).store(normed[part])
     else:
         for i in gl.static_range(EARLY_X):
-            _copy(x_spots, is_x, x_column, x_ring.index(i), i, K, ROUND)
+            copy_round(x_spots, is_x, x_column, x_ring.index(i), i, K, ROUND)
             async_copy.commit_group()
 
     sums = gl.zeros([WARPS, BLOCK_N, BLOCK_M] if WEIGHT_FIRST else [WARPS, BLOCK_M, BLOCK_N], gl.float32, layout)
@@ -315,9 +372,9 @@ def stream_kernel(
         async_copy.wait_group((EARLY if EARLY < EARLY_X else EARLY_X) - 1)
         if EARLY < NUM_ROUNDS and i + EARLY < NUM_ROUNDS:
             slot = weight_ring.index((i + EARLY) % STAGES)
-            _copy(weight_spots, is_weight, weight_column, slot, i + EARLY, K, ROUND)
+            copy_round(weight_spots, is_weight, weight_column, slot, i + EARLY, K, ROUND)
         if EARLY_X < NUM_ROUNDS and i + EARLY_X < NUM_ROUNDS:
-            _copy(x_spots, is_x, x_column, x_ring.index((i + EARLY_X) % X_ROUNDS), i + EARLY_X, K, ROUND)
+            copy_round(x_spots, is_x, x_column, x_ring.index((i + EARLY_X) % X_ROUNDS), i + EARLY_X, K, ROUND)
         # Commit one group per round, even if empty, so that the count above holds.
         async_copy.commit_group()
         weights, values = weight_ring.index(i % STAGES), x_ring.index(i % X_ROUNDS)
@@ -332,23 +389,7 @@ def stream_kernel(
         else:
             sums = mma_v2(values.load(first_layout), weights.permute((0, 2, 1)).load(second_layout), sums)
 
-    result = gl.sum(sums, 0)
-    if WEIGHT_FIRST:
-        result = result.permute((1, 0))
-    if GATED:
-        result, factor = result.reshape((BLOCK_M, 2, CHANNELS)).permute((0, 2, 1)).split()
-    row = gl.arange(0, BLOCK_M, gl.SliceLayout(1, result.type.layout))[:, None]
-    channel = first_channel + gl.arange(0, CHANNELS, gl.SliceLayout(0, result.type.layout))[None, :]
-    is_channel = channel < num_channels
-    if scales is not None:
-        result = result * gl.load(scales + channel, is_channel, other=0.0)
-    if bias is not None:
-        result += gl.load(bias + channel, is_channel, other=0.0).to(gl.float32)
-    if GATED:
-        if scales is not None:
-            factor = factor * gl.load(scales + num_channels + channel, is_channel, other=0.0)
-        if bias is not None:
-            factor += gl.load(bias + num_channels + channel, is_channel, other=0.0).to(gl.float32)
-        result = apply_gate(result, factor, ACTIVATION)
-    spots = out + (row * num_channels + channel)
-    gl.store(spots, result.to(out.dtype.element_ty), (row < num_rows) & is_channel)
+    if not WEIGHT_FIRST:
+        sums = sums.permute((0, 2, 1))
+    result = add_slices(sums, BLOCK_N // CHANNELS, CHANNELS, BLOCK_M)
+    store_outputs(result, scales, bias, out, first_channel, num_rows, num_channels, ACTIVATION)

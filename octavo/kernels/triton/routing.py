@@ -105,7 +105,7 @@ def _route(
     routing: Routing,
     deterministic: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    if isinstance(x, DeferredNorm) and not deterministic:
+    if isinstance(x, DeferredNorm) and x.is_single and not deterministic:
         return _choose(_normed_logits(x, weight), bias, correction, routing)
     x = rows_of(x)  # a norm of several rows adds up squares in another order
     if len(x) > MAX_SPLIT_TOKENS:

@@ -170,7 +170,7 @@ class Float8Linear(LinearOp):
 
     def normed(self, norm: DeferredNorm, activation: str = "none") -> torch.Tensor | None:
         """See :meth:`octavo.kernels.linear.LinearOp.normed`."""
-        return self._by_kernels(norm.x, activation, norm)
+        return self._by_kernels(norm.x, activation, norm) if norm.is_single else None
 
     def _by_kernels(self, x: torch.Tensor, activation: str, norm: DeferredNorm | None = None) -> torch.Tensor | None:
         """``[M, in] → [M, out]``, or ``[M, out / 2]`` with an activation; None if torch is faster."""

@@ -22,6 +22,7 @@ def norm_arguments(norm: DeferredNorm | None) -> NormArguments:
         return None, None, 0.0, None
     residual, total = norm.residual, None
     if residual is not None:
+        residual = residual.contiguous()
         total = torch.empty_like(residual)
         norm.settle(total)
     return residual, norm.weight, norm.eps, total

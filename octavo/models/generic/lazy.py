@@ -66,7 +66,7 @@ class NormedRow(LazyTensor):
     def defer(norm: Norm, x: torch.Tensor, residual: torch.Tensor | None = None) -> "NormedRow | None":
         """The norm of ``x + residual``, ``[..., N]``; None if the device's kernels do not norm it as they read it."""
         rows = x.reshape(-1, x.shape[-1])
-        if not isinstance(norm, RMSNorm) or not kernels.defers_norms(x.device, rows):
+        if not isinstance(norm, RMSNorm) or len(rows) != 1 or not kernels.defers_norms(x.device, rows):
             return None
         others = None if residual is None else residual.reshape(rows.shape)
         return NormedRow.of(DeferredNorm(rows.contiguous(), others, norm.weight, norm.eps), x)

@@ -35,18 +35,19 @@ def test_it_norms_and_routes(device: torch.device, has_residual: bool, hidden: i
     assert torch.equal(chosen.sort().values, best.sort().values)
 
 
-def test_a_deterministic_router_leaves_norms_to_their_kernel(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("num_rows", "deterministic"), [(1, True), (2, False)])
+def test_norms_are_left_to_their_kernel(
+    device: torch.device, num_rows: int, deterministic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whose sums have one order for any number of rows."""
+    """Whose sums have one order for any number of rows, of which a router's kernel takes one."""
 
     def refuse(*_: object) -> torch.Tensor:
         raise AssertionError("the router normed the row")
 
     monkeypatch.setattr(triton_routing, "_normed_logits", refuse)
-    x, residual = random(device, 1, 2, 1, 96)
+    x, residual = random(device, 1, 2, num_rows, 96)
     scale, weight = 1 + random(device, 2, 96) / 4, random(device, 3, 6, 96)
-    route = make_router(weight, None, None, Routing(6, 2), deterministic=True)
+    route = make_router(weight, None, None, Routing(6, 2), deterministic=deterministic)
     norm = DeferredNorm(x, residual.clone(), scale, 1e-6)
     chosen, _ = route(norm)
     normed = basic.rms_norm.reference(x + residual, scale, 1e-6)
