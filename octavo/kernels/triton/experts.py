@@ -19,6 +19,7 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from octavo.kernels.experts import ExpertsOp, ExpertWeights
+from octavo.kernels.triton.experts_hopper import can_multiply, hopper_gemm
 from octavo.kernels.triton.experts_kernel import count_kernel, experts_kernel, order_kernel, sum_kernel
 from octavo.kernels.triton.few_experts import with_few
 from octavo.kernels.triton.launch import dependent_launch, has_tma
@@ -33,6 +34,9 @@ _MAX_COUNTED_PAIRS = 2048
 _TMA_PAIRS = 512
 """Pairs of an expert from which narrower gate and up tiles by TMA are faster, measured with 256 to 1024 of them."""
 
+_SPECIALISED_PAIRS = 256
+"""Pairs of an expert from which specialised warps are faster on Hopper; with 128, they are not."""
+
 
 class ExpertTile(NamedTuple):
     """A program's work in a grouped GEMM.
@@ -42,6 +46,7 @@ class ExpertTile(NamedTuple):
         num_stages, num_warps: depth of the load pipeline; warps per program.
         is_joined: whether rows of the gate and of the up projection share a tile of 64 rows.
         uses_descriptors: whether tiles are loaded by TMA, if the tensors' rows are aligned for it.
+        is_specialised: whether :mod:`.experts_hopper` multiplies instead, if it supports the tensors.
     """
 
     block_m: int
@@ -51,6 +56,7 @@ class ExpertTile(NamedTuple):
     num_warps: int
     is_joined: bool = False
     uses_descriptors: bool = False
+    is_specialised: bool = False
 
 
 class PairOrder(NamedTuple):
@@ -73,7 +79,7 @@ def choose_tile(num_pairs: int, num_experts: int, itemsize: int, *, is_gated: bo
     Few pairs: the weights' bytes bound the GEMM, so tiles hold most experts' pairs at once and are so small that
     several programs fit on a multiprocessor: while one starts, the others read. With one pair per expert, there are
     too few programs for that, and a deep pipeline takes its place. Many: tiles are as large as registers allow,
-    and without TMA (``has_tma``) as large as an older device's shared memory.
+    and without TMA (``has_tma``) as large as an older device's shared memory. Hopper has a kernel of its own for them.
     """
     per_expert = num_pairs / min(num_experts, num_pairs)
     most = per_expert + 1.5 * math.sqrt(per_expert)  # the spread of even draws
@@ -86,9 +92,12 @@ def choose_tile(num_pairs: int, num_experts: int, itemsize: int, *, is_gated: bo
         return ExpertTile(64, 64, block_k // 2, 4, 4)
     if not has_tma:
         return ExpertTile(128, 64 if is_gated else 128, block_k // 2, 4, 8)
+    is_specialised = per_expert >= _SPECIALISED_PAIRS
     if is_gated and per_expert < _TMA_PAIRS:
-        return ExpertTile(128, 128, block_k // 2, 4, 8)
-    return ExpertTile(128, 64 if is_gated else 128, block_k // 2, 3, 4, uses_descriptors=True)
+        return ExpertTile(128, 128, block_k // 2, 4, 8, is_specialised=is_specialised)
+    return ExpertTile(
+        128, 64 if is_gated else 128, block_k // 2, 3, 4, uses_descriptors=True, is_specialised=is_specialised
+    )
 
 
 def make_experts(
@@ -180,6 +189,9 @@ def grouped_gemm(
         y: written: with a ``spec`` ``[pairs, out / 2]`` after the activation and ordered by expert, otherwise
             ``[pairs, out]`` by the pairs' numbers.
     """
+    if tile.is_specialised and can_multiply(x, weight, y):
+        hopper_gemm(x, weight, bias, shares, y, order, spec)
+        return
     num_outputs, num_features = y.shape[1], weight.shape[2]
     grid = (triton.cdiv(num_outputs, tile.block_n), len(order.tiles))
     weight_tiles = x_tiles = None

@@ -61,5 +61,11 @@ def has_tma(device: torch.device) -> bool:
 
 
 @functools.cache
+def is_hopper(device: torch.device) -> bool:
+    """Whether Gluon kernels for compute capability 9.0 run on a device."""
+    return not IS_INTERPRETED and platforms.compute_capability(device) == (9, 0)
+
+
+@functools.cache
 def _has_dependent_launch(device: torch.device) -> bool:
     return platforms.compute_capability(device) >= (9, 0)

@@ -16,11 +16,10 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch, num_multiprocessors
+from octavo.kernels.triton.launch import dependent_launch, is_hopper, num_multiprocessors
 from octavo.kernels.triton.prefill_hopper_consume import consume
 from octavo.kernels.triton.prefill_hopper_produce import produce
 from octavo.kernels.triton.prefill_tiles import choose_heads_at_once
-from octavo.platforms import compute_capability
 
 LOG2_E = 1.4426950408889634
 HALF_TILE = 64
@@ -52,7 +51,7 @@ def hopper_config(head_dim: int) -> HopperConfig:
 def can_hopper_prefill(q: torch.Tensor, k: torch.Tensor, kv_cache: torch.Tensor | None) -> bool:
     """Whether the kernel supports these queries, keys and, if given, this cache."""
     head_dim = q.shape[2]
-    if IS_INTERPRETED or q.dtype not in _ELEMENTS or head_dim not in {64, 128, 256} or not _is_hopper(q.device):
+    if q.dtype not in _ELEMENTS or head_dim not in {64, 128, 256} or not is_hopper(q.device):
         return False
     if not all(x.data_ptr() % 16 == 0 and x.stride(0) % 8 == 0 for x in (q, k)):
         return False
@@ -211,8 +210,3 @@ def _layout(dtype: torch.dtype, box: tuple[int, int]) -> gl.NVMMASharedLayout:
 def _queue(device: torch.device) -> torch.Tensor:
     """The device's work queue, zero between launches."""
     return torch.zeros(2, dtype=torch.int32, device=device)
-
-
-@functools.cache
-def _is_hopper(device: torch.device) -> bool:
-    return compute_capability(device) == (9, 0)

@@ -31,7 +31,7 @@ from octavo.execution.sampling_tail import SamplingTail
 from octavo.execution.sizes import DeviceSizes
 from octavo.kernels import triton as triton_kernels
 from octavo.kernels.dispatch import bind
-from octavo.kernels.triton import launch, linear, prefill_hopper, register, scaled  # noqa: F401
+from octavo.kernels.triton import launch, linear, register, scaled  # noqa: F401
 from octavo.kernels.triton.attention import TritonAttention
 from octavo.kernels.triton.linear import SmallBatchLinear
 from octavo.kernels.triton.step import TritonStepKernels
@@ -115,13 +115,15 @@ def main(case: str) -> None:
     triton.runtime.driver.set_active(_Driver())
     launch._has_dependent_launch = lambda device: True
     scaled._converts = scaled._has_float8_kernels = lambda device: True
-    linear.is_supported = prefill_hopper._is_hopper = lambda device: True
+    linear.is_supported = lambda device: True
     modules = [
         import_module(f"octavo.kernels.triton.{found.name}") for found in pkgutil.iter_modules(triton_kernels.__path__)
     ]
     for module in modules:
         if hasattr(module, "num_multiprocessors"):
             module.num_multiprocessors = lambda device: 132
+        if hasattr(module, "is_hopper"):
+            module.is_hopper = lambda device: True
     windows = (
         ("full_attention", "sliding_attention") if architecture.startswith(("Gemma", "GptOss")) else ("full_attention",)
     )
@@ -137,7 +139,9 @@ def main(case: str) -> None:
     if experts is not None and case.endswith(("float8", "int4", "int8", "mxfp4")):
         config = replace(config, own=replace(config.own, experts=replace(experts, size=64)))  # a multiple of a unit
     if experts is not None and case.endswith("bounded"):
-        bounded = replace(experts, spec=ExpertSpec("swiglu_step", limit=7.0))
+        bounded = replace(
+            experts, spec=ExpertSpec("swiglu_step", limit=7.0), size=64
+        )  # both GEMMs by specialised warps
         config = replace(config, own=replace(config.own, experts=bounded))
     torch.set_default_dtype(dtype)
     options = SchemeOptions(deterministic=deterministic)

@@ -141,7 +141,9 @@ def test_tiles_grow_with_the_rows_of_an_expert(is_gated: bool) -> None:
     for num_pairs in (8, 1024, 8192, 65536):
         tile = choose_tile(num_pairs, 128, 2, is_gated=is_gated)
         assert tile.block_n * (2 if tile.is_joined else 1) >= 64, "tensor cores take weights' rows in units of 64"
-    assert not choose_tile(65536, 128, 2, is_gated=is_gated, has_tma=False).uses_descriptors
+        assert tile.is_specialised == (num_pairs == 65536)
+    tile = choose_tile(65536, 128, 2, is_gated=is_gated, has_tma=False)
+    assert not tile.uses_descriptors and not tile.is_specialised
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
