@@ -162,7 +162,7 @@ def paged_decode_kernel(
             tl.extra.cuda.gdc_wait()
     # From the last of a program's chunks: the row's last one, which adds the new tokens, is its program's first.
     chunk = num_chunks - 1 - (num_chunks - 1 - split) % num_programs if LOOPS else split
-    queries, odd_queries = _attend_chunk(
+    queries = _attend_chunk(
         chunk, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, None, None, num_new,
         qkv + token * qkv_stride, qkv_stride, cos + token * cos_stride, cos_stride,
         sin + token * sin_stride, sin_stride, q_norm, k_norm, eps,
@@ -172,6 +172,9 @@ def paged_decode_kernel(
         HAS_WINDOW, HAS_SOFTCAP, LENGTH, ARE_GIVEN, LARGEST, PDL,
     )  # fmt: skip
     if LOOPS:
+        odd_queries = None
+        if pairs is not None:
+            queries, odd_queries = queries
         for other in range(split, chunk, num_programs):
             _attend_chunk(
                 other, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, queries, odd_queries, num_new,
@@ -250,7 +253,7 @@ def _attend_chunk(
         num_new: number of the row's tokens, at most ``LENGTH``.
 
     Returns:
-        ``queries`` and ``odd_queries``.
+        ``queries``, with ``pairs`` also ``odd_queries``.
     """
     IS_FIRST: tl.constexpr = queries is None
     STORED: tl.constexpr = keys.dtype.element_ty
@@ -322,19 +325,27 @@ def _attend_chunk(
         if HAS_WINDOW and LENGTH > 1:
             is_seen = is_seen & ((tile * TOKENS + tokens)[:, None, :] >= first_visible(end + query_token, window))
         distance = end + query_token - (tile * TOKENS + tokens)[:, None, :]
-        peak, total, acc, odd_acc = _attend_tile(
+        attended = _attend_tile(
             queries, odd_queries, k, v, k_scale, v_scale, is_seen, distance, slope, peak, total, acc, odd_acc, scale,
             softcap, HAS_SOFTCAP, STORED,
         )  # fmt: skip
+        if PACK == 2:
+            peak, total, acc, odd_acc = attended
+        else:
+            peak, total, acc = attended
 
     if IS_FIRST and LENGTH > 1:  # noqa: SIM102
         if is_owner:
-            peak, total, acc, odd_acc = _attend_new(
+            attended = _attend_new(
                 queries, odd_queries, stored, table, end, tokens, num_new, query_token, slope, peak, total, acc,
                 odd_acc, part_stride // PACK, block_stride // PACK, scales, scale_part, scale_block, scale_token, scale,
                 window, softcap, HEAD_DIM // PACK, BLOCK_SIZE, BLOCK_D // PACK, TOKENS, HAS_WINDOW, HAS_SOFTCAP, LENGTH,
                 STORED,
             )  # fmt: skip
+            if PACK == 2:
+                peak, total, acc, odd_acc = attended
+            else:
+                peak, total, acc = attended
     if PACK == 2:
         acc = tl.reshape(tl.join(acc, odd_acc), (WALKERS, BLOCK_G, BLOCK_D))
         dims = tl.arange(0, BLOCK_D)
@@ -384,7 +395,10 @@ def _attend_chunk(
                 num_chunks, logsums, partials, out, out_stride, sinks, num_new,
                 NUM_HEADS, HEAD_DIM, GROUP, BLOCK_C, BLOCK_D, LENGTH,
             )  # fmt: skip
-    return queries, odd_queries
+    if PACK == 2:
+        return queries, odd_queries
+    else:  # noqa: RET505, a return for each kind of cache
+        return queries
 
 
 @triton.jit
@@ -490,11 +504,15 @@ def _attend_new(
         if HAS_WINDOW:
             is_seen = is_seen & (end + new[:, None, :] >= first_visible(end + query_token, window))
         distance = query_token - new[:, None, :]
-        peak, total, acc, odd_acc = _attend_tile(
+        attended = _attend_tile(
             queries, odd_queries, k, v, k_scale, v_scale, is_seen, distance, slope, peak, total, acc, odd_acc, scale,
             softcap, HAS_SOFTCAP, STORED,
         )  # fmt: skip
-    return peak, total, acc, odd_acc
+        if odd_queries is not None:
+            peak, total, acc, odd_acc = attended
+        else:
+            peak, total, acc = attended
+    return attended
 
 
 @triton.jit
@@ -544,9 +562,12 @@ def _attend_tile(
     weights = tl.exp2(scores - new_peak[:, :, None])
     scaled = weights if v_scale is None else weights * v_scale[:, None, :]
     acc = _multiply(scaled.to(v.dtype), v, acc * decay[:, :, None])
+    total = total * decay + tl.sum(weights, 2)
     if v_scale is not None:
         odd_acc = _multiply(scaled.to(v.dtype), odd_v, odd_acc * decay[:, :, None])
-    return new_peak, total * decay + tl.sum(weights, 2), acc, odd_acc
+        return new_peak, total, acc, odd_acc
+    else:  # noqa: RET505, a return for each kind of cache
+        return new_peak, total, acc
 
 
 @triton.jit
