@@ -69,7 +69,7 @@ class GroupedLinear(LinearOp):
 
     def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
         tile = self.choose(len(x), x.dtype) if x.dtype in (torch.bfloat16, torch.float16) else None
-        if tile is None or isinstance(tile, HopperTile):
+        if tile is None or (isinstance(tile, HopperTile) and not grouped_hopper.gates(self._weight)):
             return GATES[activation](self(x))
         return self._launch(x, activation, tile)
 
@@ -130,9 +130,10 @@ class GroupedLinear(LinearOp):
         elif isinstance(tile, StreamTile):
             stream_grouped(x, self._weight, self._bias, y, activation, tile)
         else:
-            needed = grouped_hopper.workspace_size(num_rows, num_channels, tile)
+            assert self._terms is not None, "the weight has a form that the kernel reads"
+            needed = grouped_hopper.workspace_size(num_rows, len(self._weight.codes), tile)
             space = self._space = reserve_workspace(x.device, *needed, at_hand=self._space)
-            hopper_grouped(x, self._weight, self._bias, y, tile, space)
+            hopper_grouped(x, self._weight, self._terms, self._bias, y, activation, tile, space)
         return y
 
     def _by_kernel(self, x: torch.Tensor, is_few: bool) -> torch.Tensor:

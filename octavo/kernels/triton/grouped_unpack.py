@@ -4,6 +4,7 @@ Four codes are unpacked at a time by operations on 32 bits. A code is put into t
 exponent, and a subtraction of two floats at a time leaves its value.
 """
 
+import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
@@ -106,6 +107,22 @@ fma.rn.{dtype} {outs[3]}, part, high, $10;
 
 A code in the low bits of 16 is a subnormal float, or one of the first normal ones, whose steps are the same.
 """
+
+
+@triton.constexpr_function
+def _half_of_words(half, is_scaled, is_wide):
+    """Likewise for their low halves, or high ones, only; or for those times a factor."""
+    dtype = "bf16x2" if is_wide else "f16x2"
+    mask = ("0x000F000F", "0x00F000F0")[half]
+    step = (("0x78007800", "0x68006800"), ("0x7D807D80", "0x7B807B80"))[is_wide][half]
+    lines = ".reg .b32 next, part, step;\nmov.b32 step, " + step + ";\n"
+    for i in (0, 1):
+        lines += f"shr.u32 next, ${4 + i}, 8;\n"
+        for j, source in ((0, f"${4 + i}"), (1, "next")):
+            lines += f"and.b32 part, {source}, {mask};\nfma.rn.{dtype} ${2 * i + j}, part, step, $6;\n"
+            if is_scaled:
+                lines += f"mul.rn.{dtype} ${2 * i + j}, ${2 * i + j}, $8;\n"
+    return "{" + lines + "}"
 
 
 _FLOAT_PLACES = (("{word}", "0x000F000F"), ("next", "0x000F000F"), ("{word}", "0x00F000F0"), ("next", "0x00F000F0"))
@@ -252,3 +269,40 @@ def unpack_units(words, zeros, dtype: gl.constexpr):
     rows: gl.constexpr = values.shape[1]
     values = values.reshape((warps, rows, 4, 2, 2, 2, 2, 2)).permute((0, 1, 7, 3, 6, 5, 2, 4))
     return values.reshape((warps, rows, 128))
+
+
+@gluon.jit
+def factor_pair(scales, dtype: gl.constexpr):
+    """Scales of :func:`unpack_terms` as :func:`unpack_half` takes them: twice the rounded scale, int32."""
+    wide: gl.constexpr = "cvt.rn.bf16x2.f32 $0, $1, $1;" if dtype == gl.bfloat16 else "cvt.rn.f16x2.f32 $0, $1, $1;"
+    return gl.inline_asm_elementwise(wide, "=r,r", [scales], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def unpack_half(words, zeros, factors, HALF: gl.constexpr, dtype: gl.constexpr):
+    """Words of packed units, ``[rows, 16]`` → the values of their first or second half, ``[rows, 64]``.
+
+    A thread has the four words of a quarter, in their order.
+
+    Args:
+        zeros: of :func:`unpack_terms`, equal for the words of a row.
+        factors: of :func:`factor_pair`, likewise; or None for values over :data:`UNIT_SCALE`.
+    """
+    rows: gl.constexpr = words.shape[0]
+    assembly: gl.constexpr = _half_of_words(HALF, factors is not None, dtype == gl.bfloat16)
+    one: gl.constexpr = gl.bfloat16 if dtype == gl.bfloat16 else gl.float16
+    if factors is None:
+        a, b, c, d = gl.inline_asm_elementwise(
+            assembly, "=r,=r,=r,=r,r,r,r,r", [words, zeros], dtype=(one.value,) * 4, is_pure=False, pack=2
+        )
+    else:
+        a, b, c, d = gl.inline_asm_elementwise(
+            assembly,
+            "=r,=r,=r,=r,r,r,r,r,r,r",
+            [words, zeros, factors],
+            dtype=(one.value,) * 4,
+            is_pure=False,
+            pack=2,
+        )
+    values = gl.join(gl.join(a, b), gl.join(c, d)).reshape((rows, 4, 2, 2, 2, 2))
+    return values.permute((0, 2, 5, 4, 1, 3)).reshape((rows, 64))

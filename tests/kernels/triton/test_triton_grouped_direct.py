@@ -149,8 +149,17 @@ def test_chosen_tiles_fit(num_channels: int, num_inputs: int) -> None:
             assert ring + slots * rows * 1024 <= 224 << 10, "what remains is for sums of warps"
             continue
         tile = grouped_hopper.choose_tile(weight, num_rows, 132)
-        assert tile is not None and 1 <= tile.num_parts <= max(num_inputs // 128 // 4, 1)
-        assert tile.num_stages * (tile.num_weights * 64 + tile.num_rows * 256) <= 226 * 1024
+        assert tile is not None
+        num_steps = num_inputs // 128
+        num_tiles = -(-num_channels // tile.num_weights) * -(-num_rows // tile.num_rows)
+        assert 1 <= tile.num_programs * min(num_steps, 4) <= num_tiles * num_steps, "a program has four steps, or all"
+        num_resident = 2 if tile.num_groups == 1 else 1
+        assert tile.num_programs <= 132 * num_resident
+        stage = tile.num_weights * (64 + 4) + tile.num_rows * 256
+        assert num_resident * tile.num_stages * stage <= 226 << 10
+        num_partials, num_counters = grouped_hopper.workspace_size(num_rows, num_channels, tile)
+        shares = num_tiles % tile.num_programs != 0
+        assert (num_partials > 0) == (num_counters > 0) == shares, "only parts of tiles meet in the workspace"
 
 
 def test_rounds_share_the_rows_of_an_mma() -> None:
