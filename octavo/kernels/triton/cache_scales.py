@@ -73,7 +73,7 @@ def round_values(x: tl.tensor, scale: tl.tensor, LARGEST: tl.constexpr, dtype: t
     return wide.to(dtype)
 
 
-@triton.jit
-def as_weighed(values: tl.tensor, compute: tl.constexpr):
-    """Values in the type of their GEMM: weights times values' scales leave float16's range."""
-    return values.to(tl.bfloat16 if compute == tl.float16 else compute)
+@triton.constexpr_function
+def weighed_type(compute):
+    """The type of the GEMM of weights and values: weights times values' scales leave float16's range."""
+    return tl.bfloat16 if compute == tl.float16 else compute

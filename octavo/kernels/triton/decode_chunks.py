@@ -8,7 +8,8 @@ the kernel that computes the queries.
 import triton
 import triton.language as tl
 
-from octavo.kernels.triton.cache_pairs import widen_pairs
+from octavo.kernels.triton.cache_scales import weighed_type
+from octavo.kernels.triton.cache_widening import widen_pairs
 from octavo.kernels.triton.decode_token import LOG2E, scale_scores, take_token
 from octavo.kernels.triton.window import first_visible
 
@@ -547,8 +548,7 @@ def _attend_tile(
     """
     if k_scale is not None:
         k, odd_k = widen_pairs(k, STORED, queries.dtype)
-        # Weights times values' scales leave float16's range.
-        v, odd_v = widen_pairs(v, STORED, tl.bfloat16 if queries.dtype == tl.float16 else queries.dtype)
+        v, odd_v = widen_pairs(v, STORED, weighed_type(queries.dtype))
     scores = _multiply(queries, tl.permute(k, (0, 2, 1)), None)
     if k_scale is not None:
         scores = _multiply(odd_queries, tl.permute(odd_k, (0, 2, 1)), scores)

@@ -15,7 +15,8 @@ import triton.language as tl
 from octavo.kernels.attention import AttentionInputs
 from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.latent_attention import LatentSpec
-from octavo.kernels.triton.cache_scales import as_weighed, latent_scale_arguments
+from octavo.kernels.triton.cache_scales import latent_scale_arguments, weighed_type
+from octavo.kernels.triton.cache_widening import widen_values
 from octavo.kernels.triton.launch import MIN_DOT_SIZE, dependent_launch, num_multiprocessors
 from octavo.kernels.triton.prefill_tiles import count_tiles, find_row, find_tile
 
@@ -256,12 +257,12 @@ def _latent_kernel(
         main = tl.load(at + dims, main_mask, other=0.0)
         rope = tl.load(at + RANK + rope_dims, rope_mask, other=0.0)
         if scales is not None:
-            main, rope = main.to(q_main.dtype), rope.to(q_main.dtype)
+            main, rope = widen_values(main, q_main.dtype), widen_values(rope, q_main.dtype)
         scores = tl.dot(q_main, tl.trans(main), input_precision=PRECISION)
         scores = tl.dot(q_rope, tl.trans(rope), scores, input_precision=PRECISION) * scale
         if scales is not None:
             scores *= token_scales[None, :]
-            main = as_weighed(main, q_main.dtype)
+            main = main.to(weighed_type(q_main.dtype))
         is_seen = is_token[None, :]
         if QUERIES > 1:
             is_seen = is_seen & (positions[None, :] <= q_positions[:, None])

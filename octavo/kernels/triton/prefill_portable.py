@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 
 from octavo.kernels.cache_scales import CacheScales
-from octavo.kernels.triton.cache_scales import as_weighed, scale_arguments
+from octavo.kernels.triton.cache_scales import scale_arguments, weighed_type
+from octavo.kernels.triton.cache_widening import widen_values
 from octavo.kernels.triton.launch import MIN_DOT_SIZE, dependent_launch, num_multiprocessors
 from octavo.kernels.triton.prefill_tiles import choose_heads_at_once, count_tiles, find_tile, split_index
 from octavo.kernels.triton.window import first_visible
@@ -103,7 +104,7 @@ def _attend(
             scales_at = scales + blocks * scale_block + keys % BLOCK_SIZE * scale_token
             key_scales = tl.load(scales_at, mask=exists, other=0.0)
             value_scales = tl.load(scales_at + scale_part, mask=exists, other=0.0)
-            k, v = k.to(q.dtype), as_weighed(v, q.dtype)
+            k, v = widen_values(k, q.dtype), widen_values(v, weighed_type(q.dtype))
         scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         if scales is not None:
             scores *= key_scales[None, :]

@@ -1,0 +1,106 @@
+"""Device functions that widen keys and values of 8 bits, exactly, faster than the hardware's conversions to bfloat16.
+
+A value's bits move to where the wider type has them, and a multiplication corrects the exponent, subnormal values
+included. NaN is not kept by values, but by the scales of :func:`octavo.kernels.triton.cache_scales.scale_of`.
+
+Two neighbouring values of a head, a pair, are one word of 16 bits, which shared memory hands to the tensor cores'
+operands as it does values of 16 bits, transposed ones included; single bytes would take a load each. A tile of pairs
+has two parts, its even and its odd dimensions, and attention takes both in turn.
+"""
+
+import triton
+import triton.language as tl
+
+from octavo.kernels.triton.launch import IS_INTERPRETED
+
+_IN_ASSEMBLY: tl.constexpr = tl.constexpr(not IS_INTERPRETED)
+
+
+@triton.constexpr_function
+def _assembly(stored, wide, are_pairs):
+    """Instructions that make four values (``$2``), as two pairs or in their order, two words of two (``$0``, ``$1``).
+
+    Words of pairs are their even and their odd values.
+    """
+    is_brain = wide == tl.bfloat16
+    name = "bf16x2" if is_brain else "f16x2"
+    if stored == tl.int8:
+        # The upper bit of a code counts -128: it is once or twice the base, to which the lower bits are added.
+        base, negative, one = (0x43004300, 0xC300C300, 0x3F803F80) if is_brain else (0x64006400, 0xE400E400, 0x3C003C00)
+        lower = ("mov.b32 code, $2", "shr.b32 code, $2, 8")
+        if not are_pairs:
+            lower = ("prmt.b32 code, $2, 0, 0x4140", "prmt.b32 code, $2, 0, 0x4342")
+        lines = f".reg .b32 code, offset, one; mov.b32 one, {one};"
+        for place in (0, 1):
+            lines += f"""
+                {lower[place]};
+                and.b32 ${place}, code, 0x007F007F;
+                or.b32 ${place}, ${place}, {base};
+                and.b32 offset, code, 0x00800080;
+                or.b32 offset, offset, {negative};
+                fma.rn.{name} ${place}, ${place}, one, offset;"""
+    else:
+        if stored == tl.float8e4nv:
+            shift, mask, factor = (4, 0x07F007F0, 0x7B807B80) if is_brain else (1, 0x3F803F80, 0x5C005C00)
+        else:
+            shift, mask, factor = (3, 0x0FE00FE0, 0x77807780) if is_brain else (0, 0x7F007F00, 0x3C003C00)
+        upper = ("shl.b32 code, $2, 8", "mov.b32 code, $2")
+        if not are_pairs:
+            upper = ("prmt.b32 code, $2, 0, 0x1404", "prmt.b32 code, $2, 0, 0x3424")
+        lines = f".reg .b32 code, sign, factor, zero; mov.b32 factor, {factor}; mov.b32 zero, 0x80008000;"
+        for place in (0, 1):
+            lines += f"""
+                {upper[place]};
+                and.b32 sign, code, 0x80008000;
+                shr.b32 code, code, {shift};
+                and.b32 code, code, {mask};
+                or.b32 code, code, sign;
+                fma.rn.{name} ${place}, code, factor, zero;"""
+    return "{" + lines + "}"
+
+
+@triton.jit
+def widen_pairs(pairs: tl.tensor, stored: tl.constexpr, wide: tl.constexpr):
+    """The even and the odd values of pairs, of a 16-bit type or float32.
+
+    Args:
+        pairs: int16.
+        stored: the type of the values, of 8 bits.
+    """
+    ASSEMBLY: tl.constexpr = _assembly(stored, wide, True)
+    if _IN_ASSEMBLY and wide == tl.bfloat16:
+        even, odd = tl.inline_asm_elementwise(
+            ASSEMBLY, "=&r,=&r,r", [pairs], dtype=(tl.bfloat16, tl.bfloat16), is_pure=True, pack=2
+        )
+    elif _IN_ASSEMBLY and wide == tl.float16:
+        even, odd = tl.inline_asm_elementwise(
+            ASSEMBLY, "=&r,=&r,r", [pairs], dtype=(tl.float16, tl.float16), is_pure=True, pack=2
+        )
+    else:
+        codes = pairs.to(tl.int32)
+        even, odd = _decode(codes & 0xFF, stored).to(wide), _decode((codes >> 8) & 0xFF, stored).to(wide)
+    return even, odd
+
+
+@triton.jit
+def widen_values(values: tl.tensor, wide: tl.constexpr):
+    """Values of 8 bits in a 16-bit type or float32."""
+    if _IN_ASSEMBLY and wide == tl.bfloat16:
+        ASSEMBLY: tl.constexpr = _assembly(values.dtype, wide, False)
+        result = tl.inline_asm_elementwise(ASSEMBLY, "=&r,=&r,r", [values], dtype=tl.bfloat16, is_pure=True, pack=4)
+    else:
+        result = values.to(wide)
+    return result
+
+
+@triton.jit
+def _decode(codes: tl.tensor, stored: tl.constexpr):
+    """The float32 values of codes in int32."""
+    if stored == tl.int8:
+        values = ((codes ^ 0x80) - 0x80).to(tl.float32)
+    else:
+        SHIFT: tl.constexpr = 20 if stored == tl.float8e4nv else 21
+        FACTOR: tl.constexpr = 2.0**120 if stored == tl.float8e4nv else 2.0**112
+        bits = ((codes & 0x7F) << SHIFT) | ((codes & 0x80) << 24)
+        values = bits.to(tl.float32, bitcast=True) * FACTOR
+    return values
