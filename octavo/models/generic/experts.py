@@ -30,12 +30,16 @@ class TokenExperts(Experts):
         module: the library's.
         name: the module's own name, without those around it.
         gate: name of the gated activation in kernels.
+        deterministic: whether a token's bits must not depend on the other tokens.
     """
 
-    def __init__(self, module: nn.Module, name: str, gate: str, tensor_parallel: TensorParallel) -> None:
+    def __init__(
+        self, module: nn.Module, name: str, gate: str, tensor_parallel: TensorParallel, *, deterministic: bool
+    ) -> None:
         num_experts, hidden_size, size = module.get_parameter("down_proj").shape
         storage = StackedExperts(f"{name}.gate_up_proj", f"{name}.down_proj")
-        super().__init__(num_experts, hidden_size, size, ExpertSpec(gate), storage, tensor_parallel)
+        sizes = num_experts, hidden_size, size
+        super().__init__(*sizes, ExpertSpec(gate), storage, tensor_parallel, deterministic=deterministic)
 
     def forward(self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         """See :meth:`Experts.forward`; the library's routers score in any type."""

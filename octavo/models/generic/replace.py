@@ -91,7 +91,9 @@ def replace_layers(base: nn.Module, build: Build, traced: Trace, division: Divis
     for path, module in list(base.named_modules()):
         gate = gate_of_experts(module)
         if gate is not None:
-            _put(base, path, TokenExperts(module, path.rpartition(".")[2], gate, division.tensor_parallel))
+            name, deterministic = path.rpartition(".")[2], build.quantization.plain.deterministic
+            experts = TokenExperts(module, name, gate, division.tensor_parallel, deterministic=deterministic)
+            _put(base, path, experts)
     sections = _interleaved_sections(traced)
     for paths in traced.shared_inputs:
         _merge(base, build, paths, division, sections)

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from octavo.errors import ConfigError, UnsupportedModelError, WeightsError
 from octavo.hub import ModelConfig, ModelSource
+from octavo.layers import experts
 from octavo.layers.build import Build
 from octavo.layers.norm import RMSNorm
 from octavo.layers.weights import collect_slots
@@ -21,6 +22,8 @@ from octavo.models.loading.safetensors_files import SafetensorsCheckpoint
 from octavo.models.registry import build_model
 from octavo.parallel import TensorParallel
 from octavo.planning.memory import model_size
+from octavo.quantization.config import Unquantized
+from octavo.quantization.scheme import PlainScheme
 from octavo.records import Full, SlidingWindow
 
 EXPERTS = {"num_local_experts": 3, "num_experts_per_tok": 2}
@@ -51,6 +54,21 @@ def test_what_octavo_computes_as_well_is_replaced() -> None:
     assert isinstance(layer.self_attn.o_proj, TokenLinear)
     experts = build_on_meta(config_of(*MIXTRAL, **EXPERTS)).model.layers[0].mlp.experts
     assert isinstance(experts, TokenExperts)
+
+
+def test_experts_are_as_deterministic_as_the_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = []
+    make = experts.make_experts
+    monkeypatch.setattr(experts, "make_experts", lambda *own, **flags: asked.append(flags) or make(*own, **flags))
+    config = config_of(*MIXTRAL, **EXPERTS)
+    source = _write(dict(_reference(config).state_dict()), tmp_path)
+    for deterministic in (False, True):
+        asked.clear()
+        model: Any = build_model(config, Build(Unquantized(PlainScheme(deterministic))), 64)
+        load_weights(model, source, config, load_format="auto", seed=0, show_progress=False)
+        for layer in model.model.layers:
+            layer.mlp.experts(torch.ones(1, 48), torch.tensor([[0, 1]]), torch.ones(1, 2))
+        assert asked and all(flags == {"deterministic": deterministic} for flags in asked)
 
 
 def test_other_activations_and_norms_stay_the_librarys() -> None:
