@@ -13,7 +13,8 @@ import triton
 
 from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.triton.cache_scales import scale_arguments
-from octavo.kernels.triton.decode_chunks import COPIES, MERGED_AT_ONCE, paged_decode_kernel
+from octavo.kernels.triton.decode_chunks import paged_decode_kernel
+from octavo.kernels.triton.decode_merge import COPIES, MERGED_AT_ONCE
 from octavo.kernels.triton.launch import MIN_DOT_SIZE, dependent_launch
 
 MAX_CHUNKS = 64

@@ -9,18 +9,10 @@ import triton
 import triton.language as tl
 
 from octavo.kernels.triton.cache_scales import weighed_type
-from octavo.kernels.triton.cache_widening import widen_pairs
+from octavo.kernels.triton.decode_merge import COPIES, LOWEST, MERGED_AT_ONCE, merge_chunks, output_places
 from octavo.kernels.triton.decode_token import LOG2E, scale_scores, take_token
+from octavo.kernels.triton.widening import widen_pairs
 from octavo.kernels.triton.window import first_visible
-
-_LOWEST = tl.constexpr(-1e30)
-"""The initial maximum: below all scores, but finite, so that its difference to itself is 0 and not NaN."""
-
-MERGED_AT_ONCE = tl.constexpr(8)
-"""Chunks that a merge loads at a time, unless their values would not fit into registers."""
-
-COPIES = tl.constexpr(4)
-"""Number of copies of a chunk's log-sum: as many values as a thread loads at once."""
 
 
 @triton.jit(do_not_specialize=["table_stride", "max_chunks", "min_tiles", "num_long", "reads_early", "window"])
@@ -287,7 +279,7 @@ def _attend_chunk(
             new_score = tl.zeros((1, 1, NUM_QUERIES), tl.float32)
             new_value = tl.zeros((1, 1, 1, BLOCK_D), tl.float32 if LARGEST > 0 else row_qkv.dtype.element_ty)
 
-    peak = tl.full((WALKERS, BLOCK_G), _LOWEST, tl.float32)
+    peak = tl.full((WALKERS, BLOCK_G), LOWEST, tl.float32)
     total = tl.zeros((WALKERS, BLOCK_G), tl.float32)
     acc = tl.zeros((WALKERS, BLOCK_G, BLOCK_D // PACK), tl.float32)
     odd_acc = tl.zeros((WALKERS, BLOCK_G, BLOCK_D // 2), tl.float32) if PACK == 2 else None
@@ -383,7 +375,9 @@ def _attend_chunk(
     rows = rows[:, None]
     mask = (rows < GROUP * num_new) & (dims < HEAD_DIM)
     if num_chunks == 1:
-        tl.store(out + _places(rows, out_stride, HEAD_DIM, GROUP, LENGTH) + dims, values.to(out.dtype.element_ty), mask)
+        tl.store(
+            out + output_places(rows, out_stride, HEAD_DIM, GROUP, LENGTH) + dims, values.to(out.dtype.element_ty), mask
+        )
     else:
         places = chunk * (NUM_HEADS * LENGTH) + rows
         tl.store(logsums + places * COPIES + tl.arange(0, COPIES)[None, :], logsum, rows < GROUP * num_new)
@@ -392,7 +386,7 @@ def _attend_chunk(
         tl.debug_barrier()
         if tl.atomic_add(arrivals, 1, sem="acq_rel") == num_chunks - 1:
             tl.store(arrivals, 0)
-            _merge_chunks(
+            merge_chunks(
                 num_chunks, logsums, partials, out, out_stride, sinks, num_new,
                 NUM_HEADS, HEAD_DIM, GROUP, BLOCK_C, BLOCK_D, LENGTH,
             )  # fmt: skip
@@ -407,12 +401,6 @@ def _split_pairs(x: tl.tensor):
     """The even and the odd places along the last dimension."""
     even, odd = tl.split(tl.reshape(x, (x.shape[0], x.shape[1], x.shape[2] // 2, 2)))
     return even, odd
-
-
-@triton.jit
-def _places(rows: tl.tensor, out_stride: tl.tensor, HEAD_DIM: tl.constexpr, GROUP: tl.constexpr, LENGTH: tl.constexpr):
-    """Offsets of queries in a row's output."""
-    return rows * HEAD_DIM if LENGTH == 1 else rows // GROUP * out_stride + rows % GROUP * HEAD_DIM
 
 
 @triton.jit
@@ -602,59 +590,3 @@ def _add_up(x: tl.tensor):
         first, second = tl.split(tl.permute(halves, (1, 2, 3, 0)))
         total = _add_up(first + second)
     return total
-
-
-@triton.jit
-def _merge_chunks(
-    num_chunks: tl.tensor,
-    logsums: tl.tensor,
-    partials: tl.tensor,
-    out: tl.tensor,
-    out_stride: tl.tensor,
-    sinks: tl.tensor,
-    num_new: tl.tensor,
-    NUM_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    GROUP: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    LENGTH: tl.constexpr,
-):
-    """Merge the partial results of all chunks, in order, and write the output; loads ``BLOCK_C`` chunks at a time."""
-    HEADS: tl.constexpr = triton.next_power_of_2(GROUP * LENGTH)
-    rows, dims = tl.arange(0, HEADS)[:, None], tl.arange(0, BLOCK_D)[None, :]
-    # Each thread loads the log-sums for its own values, so that no data is exchanged between threads.
-    shared = rows * COPIES + dims % COPIES
-    is_value = (rows < GROUP * num_new) & (dims < HEAD_DIM)
-    peak = tl.full((HEADS, BLOCK_D), _LOWEST, tl.float32)
-    total = tl.zeros((HEADS, BLOCK_D), tl.float32)
-    acc = tl.zeros((HEADS, BLOCK_D), tl.float32)
-    for start in range(0, num_chunks, BLOCK_C):
-        chunk_sums = ()
-        chunk_values = ()
-        last_peak = peak
-        for i in tl.static_range(BLOCK_C):
-            place = (start + i) * (NUM_HEADS * LENGTH)
-            mask = is_value & (start + i < num_chunks)
-            # Bypass L1, which may hold stale lines of an earlier launch.
-            logsum = tl.load(logsums + place * COPIES + shared, mask, other=_LOWEST, cache_modifier=".cg")
-            values = tl.load(partials + (place + rows) * HEAD_DIM + dims, mask, other=0.0, cache_modifier=".cg")
-            chunk_sums = chunk_sums + (logsum,)  # type: ignore[assignment]
-            chunk_values = chunk_values + (values,)  # type: ignore[assignment]
-            peak = tl.maximum(peak, logsum)
-        # One rescaling for all of them, so that only sums depend on one another.
-        decay = tl.exp2(last_peak - peak)
-        total *= decay
-        acc *= decay
-        for i in tl.static_range(BLOCK_C):
-            weight = tl.exp2(chunk_sums[i] - peak)
-            total += weight
-            acc += chunk_values[i] * weight
-    if sinks is not None:
-        logits = tl.load(sinks + rows % GROUP + dims * 0, is_value, other=0.0).to(tl.float32)
-        total += tl.exp2(logits * LOG2E - peak)
-    tl.store(
-        out + _places(rows, out_stride, HEAD_DIM, GROUP, LENGTH) + dims,
-        (acc / total).to(out.dtype.element_ty),
-        is_value,
-    )

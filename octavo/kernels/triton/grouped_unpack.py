@@ -8,7 +8,7 @@ import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from octavo.kernels.triton.widen_float8 import widen
+from octavo.kernels.triton.widening import widen_values
 
 _INT4 = """{{
 .reg .b32 low, high, one;
@@ -203,7 +203,7 @@ def unpack_bytes(codes, dtype: gl.constexpr):
         one: gl.constexpr = gl.bfloat16 if dtype == gl.bfloat16 else gl.float16
         wide = gl.inline_asm_elementwise(integers, "=r,=r,r", [codes], dtype=one.value, is_pure=True, pack=4)
     else:
-        wide = widen(codes, dtype)
+        wide = widen_values(codes, dtype)
     return wide
 
 

@@ -16,9 +16,9 @@ from octavo.kernels.attention import AttentionInputs
 from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.latent_attention import LatentSpec
 from octavo.kernels.triton.cache_scales import latent_scale_arguments, weighed_type
-from octavo.kernels.triton.cache_widening import widen_values
 from octavo.kernels.triton.launch import MIN_DOT_SIZE, dependent_launch, num_multiprocessors
 from octavo.kernels.triton.prefill_tiles import count_tiles, find_row, find_tile
+from octavo.kernels.triton.widening import widen_values
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 _LOWEST = tl.constexpr(-1e30)

@@ -13,7 +13,14 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.triton.launch import dependent_launch
-from octavo.kernels.triton.linear_stream import add_slices, copy_places, copy_round, slices_layout, store_outputs
+from octavo.kernels.triton.linear_stream import (
+    add_slices,
+    copy_places,
+    copy_round,
+    slices_layout,
+    store_outputs,
+    weight_places,
+)
 from octavo.kernels.triton.stream_norm import norm_arguments
 
 MAX_ROWS = 8
@@ -120,10 +127,9 @@ def normed_rows_kernel(
         residuals = gl.allocate_shared_memory(dtype, [NUM_ROUNDS, WARPS, BLOCK_M, BLOCK_K], memory_layout)
 
     first_channel = gl.program_id(0) * CHANNELS
-    n, weight_column = copy_places(copy_layout, WARPS, BLOCK_N, BLOCK_K)
-    channel = first_channel + n % CHANNELS
-    is_weight = (channel < num_channels) & (weight_column >= 0)
-    weight_spots = weight + ((n // CHANNELS * num_channels + channel).to(gl.int64) * K + weight_column)
+    weight_spots, is_weight, weight_column = weight_places(
+        weight, first_channel, num_channels, K, CHANNELS, copy_layout, WARPS, BLOCK_N, BLOCK_K
+    )
     for i in gl.static_range(NUM_ROUNDS):
         copy_round(weight_spots, is_weight, weight_column, weights.index(i), i, K, ROUND)
     m, x_column = copy_places(copy_layout, WARPS, BLOCK_M, BLOCK_K)

@@ -32,7 +32,7 @@ from octavo.kernels.triton.stream_norm import (
     round_columns,
     rounds_at_once,
 )
-from octavo.kernels.triton.widen_float8 import widen
+from octavo.kernels.triton.widening import widen_values
 
 # Triton 3.9 has renamed them.
 _async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
@@ -199,6 +199,25 @@ def copy_places(layout: gl.constexpr, WARPS: gl.constexpr, ROWS: gl.constexpr, B
 
 
 @gluon.jit
+def weight_places(
+    weight,
+    first_channel,
+    num_channels,
+    K: gl.constexpr,
+    CHANNELS: gl.constexpr,
+    layout: gl.constexpr,
+    WARPS: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+):
+    """Addresses of a program's weight rows, of a gate and its up projection in turn, the mask and the columns."""
+    n, column = copy_places(layout, WARPS, BLOCK_N, BLOCK_K)
+    channel = first_channel + n % CHANNELS
+    is_weight = (channel < num_channels) & (column >= 0)
+    return weight + ((n // CHANNELS * num_channels + channel).to(gl.int64) * K + column), is_weight, column
+
+
+@gluon.jit
 def copy_round(spots, is_row, column, slot, i, K: gl.constexpr, ROUND: gl.constexpr):
     """Start the copy of round ``i`` of an operand into its ring slot, with zeros past the end."""
     mask = is_row
@@ -336,10 +355,9 @@ def stream_kernel(
     x_ring = gl.allocate_shared_memory(dtype, [X_ROUNDS, WARPS, ROWS, BLOCK_K], ring_layout)
 
     first_channel = gl.program_id(0) * CHANNELS
-    n, weight_column = copy_places(weight_copy, WARPS, BLOCK_N, BLOCK_K)
-    channel = first_channel + n % CHANNELS
-    is_weight = (channel < num_channels) & (weight_column >= 0)
-    weight_spots = weight + ((n // CHANNELS * num_channels + channel).to(gl.int64) * K + weight_column)
+    weight_spots, is_weight, weight_column = weight_places(
+        weight, first_channel, num_channels, K, CHANNELS, weight_copy, WARPS, BLOCK_N, BLOCK_K
+    )
     m, x_column = copy_places(copy_layout, WARPS, ROWS, BLOCK_K)
     is_x = (m < num_rows) & (x_column >= 0)
     x_spots = x + (m * (x_stride * 8) + x_column)
@@ -381,7 +399,7 @@ def stream_kernel(
         if WEIGHT_FIRST:
             first = weights.load(first_layout)
             if weight_dtype != dtype:
-                first = widen(first, dtype)
+                first = widen_values(first, dtype)
             second = values.permute((0, 2, 1)).load(second_layout)
             if ROWS < BLOCK_M:
                 second, _ = gl.broadcast(second, gl.zeros([WARPS, BLOCK_K, BLOCK_M], dtype, second_layout))

@@ -1,7 +1,7 @@
 """Codes in registers to what tensor cores multiply, two or four bytes at a time; for kernels in Triton's own language.
 
 Of an operand of the tensor cores, a thread has pairs of neighbours, whichever rows the compiler gives it: so scales and
-zeros are those of two bytes. :mod:`.grouped_unpack` and :mod:`.widen_float8` convert in layouts that they choose.
+zeros are those of two bytes. :mod:`.grouped_unpack` converts in layouts that it chooses.
 
 The interpreter runs no assembly, and float32 needs none: then conversions are arithmetic.
 """

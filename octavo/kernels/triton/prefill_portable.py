@@ -11,9 +11,9 @@ import triton.language as tl
 
 from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.triton.cache_scales import scale_arguments, weighed_type
-from octavo.kernels.triton.cache_widening import widen_values
 from octavo.kernels.triton.launch import MIN_DOT_SIZE, dependent_launch, num_multiprocessors
 from octavo.kernels.triton.prefill_tiles import choose_heads_at_once, count_tiles, find_tile, split_index
+from octavo.kernels.triton.widening import widen_values
 from octavo.kernels.triton.window import first_visible
 
 LOG2_E = 1.4426950408889634

@@ -17,7 +17,13 @@ from octavo.kernels.scaled import FLOAT8, INT8, LARGEST
 from octavo.kernels.triton import linear_float8, linear_stream
 from octavo.kernels.triton.grouped import choose_parts
 from octavo.kernels.triton.int8_kernel import BLOCK_K, int8_kernel
-from octavo.kernels.triton.launch import IS_INTERPRETED, aligned_rows, dependent_launch, num_multiprocessors
+from octavo.kernels.triton.launch import (
+    IS_INTERPRETED,
+    aligned_rows,
+    dependent_launch,
+    is_hopper,
+    num_multiprocessors,
+)
 from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
 from octavo.platforms import compute_capability
 
@@ -29,12 +35,6 @@ _MAX_BLOCK = 16384
 def _converts(device: torch.device) -> bool:
     """Whether a device's Triton kernels convert to float8."""
     return IS_INTERPRETED or compute_capability(device) >= (8, 9)
-
-
-@cache
-def _has_float8_kernels(device: torch.device) -> bool:
-    """Whether the float8 kernels suit a device: they need Hopper's tensor cores; the interpreter runs no Gluon."""
-    return not IS_INTERPRETED and compute_capability(device) == (9, 0)
 
 
 @triton.jit
@@ -145,7 +145,7 @@ class Float8Linear(LinearOp):
         self._one = torch.ones((), device=weight.device)
         self._uses_kernels = (
             not deterministic
-            and _has_float8_kernels(weight.device)
+            and is_hopper(weight.device)
             and weight.is_contiguous()
             and scales.is_contiguous()
             and weight.shape[1] % 16 == 0

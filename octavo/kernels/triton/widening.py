@@ -1,7 +1,9 @@
-"""Device functions that widen keys and values of 8 bits, exactly, faster than the hardware's conversions to bfloat16.
+"""Device functions that widen 8-bit values of caches and weights, exactly.
+
+To bfloat16 they are faster than the hardware's conversions, of which a multiprocessor does 16 a cycle.
 
 A value's bits move to where the wider type has them, and a multiplication corrects the exponent, subnormal values
-included. NaN is not kept by values, but by the scales of :func:`octavo.kernels.triton.cache_scales.scale_of`.
+included. NaN is not kept by a cache's values, but by the scales of :func:`octavo.kernels.triton.cache_scales.scale_of`.
 
 Two neighbouring values of a head, a pair, are one word of 16 bits, which shared memory hands to the tensor cores'
 operands as it does values of 16 bits, transposed ones included; single bytes would take a load each. A tile of pairs
@@ -26,37 +28,35 @@ def _assembly(stored, wide, are_pairs):
     name = "bf16x2" if is_brain else "f16x2"
     if stored == tl.int8:
         # The upper bit of a code counts -128: it is once or twice the base, to which the lower bits are added.
-        base, negative, one = (0x43004300, 0xC300C300, 0x3F803F80) if is_brain else (0x64006400, 0xE400E400, 0x3C003C00)
-        lower = ("mov.b32 code, $2", "shr.b32 code, $2, 8")
+        base, negative, factor = (
+            (0x43004300, 0xC300C300, 0x3F803F80) if is_brain else (0x64006400, 0xE400E400, 0x3C003C00)
+        )
+        # Where codes lie in the lower bytes of 16 bits.
+        codes = ("mov.b32 code, $2;", "shr.b32 code, $2, 8;")
         if not are_pairs:
-            lower = ("prmt.b32 code, $2, 0, 0x4140", "prmt.b32 code, $2, 0, 0x4342")
-        lines = f".reg .b32 code, offset, one; mov.b32 one, {one};"
-        for place in (0, 1):
-            lines += f"""
-                {lower[place]};
-                and.b32 ${place}, code, 0x007F007F;
-                or.b32 ${place}, ${place}, {base};
-                and.b32 offset, code, 0x00800080;
-                or.b32 offset, offset, {negative};
-                fma.rn.{name} ${place}, ${place}, one, offset;"""
+            codes = ("prmt.b32 code, $2, 0, 0x4140;", "prmt.b32 code, $2, 0, 0x4342;")
+        widen = f"""
+            and.b32 OUT, code, 0x007F007F;
+            or.b32 OUT, OUT, {base};
+            and.b32 rest, code, 0x00800080;
+            or.b32 rest, rest, {negative};
+            fma.rn.{name} OUT, OUT, factor, rest;"""
     else:
-        if stored == tl.float8e4nv:
-            shift, mask, factor = (4, 0x07F007F0, 0x7B807B80) if is_brain else (1, 0x3F803F80, 0x5C005C00)
-        else:
+        shift, mask, factor = (4, 0x07F007F0, 0x7B807B80) if is_brain else (1, 0x3F803F80, 0x5C005C00)
+        if stored == tl.float8e5:
             shift, mask, factor = (3, 0x0FE00FE0, 0x77807780) if is_brain else (0, 0x7F007F00, 0x3C003C00)
-        upper = ("shl.b32 code, $2, 8", "mov.b32 code, $2")
+        # Where they lie in the upper bytes.
+        codes = ("shl.b32 code, $2, 8;", "mov.b32 code, $2;")
         if not are_pairs:
-            upper = ("prmt.b32 code, $2, 0, 0x1404", "prmt.b32 code, $2, 0, 0x3424")
-        lines = f".reg .b32 code, sign, factor, zero; mov.b32 factor, {factor}; mov.b32 zero, 0x80008000;"
-        for place in (0, 1):
-            lines += f"""
-                {upper[place]};
-                and.b32 sign, code, 0x80008000;
-                shr.b32 code, code, {shift};
-                and.b32 code, code, {mask};
-                or.b32 code, code, sign;
-                fma.rn.{name} ${place}, code, factor, zero;"""
-    return "{" + lines + "}"
+            codes = ("prmt.b32 code, $2, 0, 0x1404;", "prmt.b32 code, $2, 0, 0x3424;")
+        widen = f"""
+            and.b32 rest, code, 0x80008000;
+            shr.b32 code, code, {shift};
+            and.b32 code, code, {mask};
+            or.b32 code, code, rest;
+            fma.rn.{name} OUT, code, factor, zero;"""
+    start = f"{{ .reg .b32 code, rest, factor, zero; mov.b32 factor, {factor}; mov.b32 zero, 0x80008000;"
+    return start + codes[0] + widen.replace("OUT", "$0") + codes[1] + widen.replace("OUT", "$1") + "}"
 
 
 @triton.jit
@@ -67,14 +67,10 @@ def widen_pairs(pairs: tl.tensor, stored: tl.constexpr, wide: tl.constexpr):
         pairs: int16.
         stored: the type of the values, of 8 bits.
     """
-    ASSEMBLY: tl.constexpr = _assembly(stored, wide, True)
-    if _IN_ASSEMBLY and wide == tl.bfloat16:
+    if _IN_ASSEMBLY and wide != tl.float32:
+        ASSEMBLY: tl.constexpr = _assembly(stored, wide, True)
         even, odd = tl.inline_asm_elementwise(
-            ASSEMBLY, "=&r,=&r,r", [pairs], dtype=(tl.bfloat16, tl.bfloat16), is_pure=True, pack=2
-        )
-    elif _IN_ASSEMBLY and wide == tl.float16:
-        even, odd = tl.inline_asm_elementwise(
-            ASSEMBLY, "=&r,=&r,r", [pairs], dtype=(tl.float16, tl.float16), is_pure=True, pack=2
+            ASSEMBLY, "=&r,=&r,r", [pairs], dtype=(wide.value, wide.value), is_pure=True, pack=2
         )
     else:
         codes = pairs.to(tl.int32)
