@@ -83,11 +83,9 @@ def _scales(setting: Setting, shape: tuple[int, ...]) -> CacheScales | None:
 
 def _key_bytes(setting: Setting) -> int:
     """Bytes of a token's keys and values, scales included."""
-    config, dtype = setting.config, setting.kv_dtype
-    head = config.head_dim * setting.dtype.itemsize
-    if dtype is not None:
-        head = config.head_dim * dtype.itemsize + torch.float32.itemsize
-    return 2 * config.num_kv_heads * head
+    scale_bytes = 0 if setting.kv_dtype is None else torch.float32.itemsize
+    head_bytes = setting.config.head_dim * (setting.kv_dtype or setting.dtype).itemsize
+    return 2 * setting.config.num_kv_heads * (head_bytes + scale_bytes)
 
 
 def _make_inputs(setting: Setting, tables: torch.Tensor) -> AttentionInputs:

@@ -17,7 +17,7 @@ from octavo.kernels.triton.linear_normed_rows import MAX_FEATURES, MAX_ROWS, nor
 from octavo.kernels.triton.scaled import Float8Linear
 
 needs_kernel = pytest.mark.skipif(
-    not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="needs Hopper's tensor cores"
+    not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="needs an H100 or H200"
 )
 EPS = 1e-6
 
