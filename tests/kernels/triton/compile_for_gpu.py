@@ -38,6 +38,7 @@ from octavo.kernels.triton.step import TritonStepKernels
 from octavo.layers.build import Build
 from octavo.layers.decoder import RotaryAttention
 from octavo.layers.head_terms import AttentionTerms, alibi_slopes
+from octavo.layers.moe import Router
 from octavo.layers.weights import finish
 from octavo.models.registry import build_model
 from octavo.quantization import scheme
@@ -168,6 +169,11 @@ def main(case: str) -> None:
     for parameter in model.parameters():
         if parameter.dtype is torch.uint8:
             parameter.zero_()  # not all bytes are scales
+    for module in model.modules():
+        if isinstance(module, Router):
+            module.weight.normal_()
+            if not case.endswith("mxfp4"):
+                module.weight.copy_(module.weight.to(dtype))  # as most checkpoints have it
     finish(model)
     # A warp's part of a tile is one block of a quantised cache, and several of another.
     block_size = 16 if stored.dtype else 4
