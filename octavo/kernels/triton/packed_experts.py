@@ -1,7 +1,8 @@
 """Feed-forward experts whose weights stay quantised, as two grouped GEMMs; :mod:`.experts` has the terms.
 
 Few pairs of an expert meet weights that are converted in registers, since reading them is what takes time. Many pairs
-of float8 experts that were made for it are rounded to float8 first, so that the tensor cores multiply twice as fast.
+of float8 experts that were made for it are rounded to float8 first, so that the tensor cores multiply twice as fast; a
+great many go to :mod:`.experts_hopper`.
 
 One or two tokens go another way (:mod:`.few_experts`). A token's bits depend on which of these a step takes, and on
 nothing else of the other tokens.
@@ -19,6 +20,7 @@ from octavo.kernels.experts import ExpertsOp
 from octavo.kernels.packed_experts import PackedExperts, PackedMatrices
 from octavo.kernels.scaled import FLOAT8
 from octavo.kernels.triton.experts import PairOrder, order_pairs, sum_pairs
+from octavo.kernels.triton.experts_hopper import SPECIALISED_PAIRS, can_multiply, hopper_gemm
 from octavo.kernels.triton.few_experts import with_few
 from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch
 from octavo.kernels.triton.packed_experts_kernel import packed_experts_kernel, round_groups_kernel
@@ -40,6 +42,7 @@ class PackedTile:
     Attributes:
         block_m, block_n, block_k: pairs, outputs and input features.
         num_stages, num_warps: depth of the load pipeline; warps per program.
+        is_specialised: whether :mod:`.experts_hopper` multiplies instead, if it supports the tensors.
     """
 
     block_m: int
@@ -47,6 +50,7 @@ class PackedTile:
     block_k: int
     num_stages: int
     num_warps: int
+    is_specialised: bool = False
 
 
 def rounds_inputs(weights: PackedExperts, num_pairs: int) -> bool:
@@ -79,7 +83,9 @@ def choose_tile(weight: PackedMatrices, num_pairs: int, *, is_gated: bool, is_ro
     if most <= 64:
         return PackedTile(64, narrow, block_k, 3, 4)
     if is_rounded:
-        return PackedTile(128 if weight.has_one_group and most > 128 else 64, 2 * narrow, block_k, 3, 4)
+        block_m = 128 if weight.has_one_group and most > 128 else 64
+        is_specialised = weight.has_one_group and per_expert >= SPECIALISED_PAIRS
+        return PackedTile(block_m, 2 * narrow, block_k, 3, 4, is_specialised)
     if weight.bits == 4:
         return PackedTile(64, 2 * narrow, block_k, 3, 8)
     if most <= 128:
@@ -156,6 +162,9 @@ def packed_gemm(
         y: written: with a ``spec`` ``[pairs, out / 2]`` after the activation and ordered by expert, otherwise
             ``[pairs, out]`` by the pairs' numbers.
     """
+    if tile.is_specialised and can_multiply(x, weight.codes, y):
+        hopper_gemm(x, weight.codes, bias, shares, y, order, spec, x_scales, weight.scales)
+        return
     num_outputs, num_features = y.shape[1], weight.num_inputs
     group = 0 if weight.has_one_group else weight.group
     packed_experts_kernel[triton.cdiv(num_outputs, tile.block_n), len(order.tiles)](

@@ -134,11 +134,14 @@ def main(case: str) -> None:
         hidden = 2560  # a norm's row is ten rounds of its GEMM: no power of two
     elif case == "qwen3-bfloat16":
         hidden = 632  # the last round of a few normed rows is not full
+    elif case == "qwen3-moe-bfloat16-float8":
+        hidden = 128  # whole steps of specialised warps
     shape = {"head_dim": head_dim, "hidden_size": hidden, "intermediate_size": between}
     config = replace(tiny_config(architecture, windows, 5), **shape)
     experts = getattr(config.own, "experts", None)
     if experts is not None and case.endswith(("float8", "int4", "int8", "mxfp4")):
-        config = replace(config, own=replace(config.own, experts=replace(experts, size=64)))  # a multiple of a unit
+        size = max(hidden, 64)  # a multiple of a unit
+        config = replace(config, own=replace(config.own, experts=replace(experts, size=size)))
     if experts is not None and case.endswith("bounded"):
         bounded = replace(
             experts, spec=ExpertSpec("swiglu_step", limit=7.0), size=64
