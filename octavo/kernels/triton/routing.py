@@ -35,6 +35,9 @@ _SUM_BLOCK = 128
 MAX_SPLIT_TOKENS = 512
 """Tokens up to which each part has a program of its own."""
 
+_MANY_TOKENS = 2048
+"""Beyond so many, wide tiles have programs for all multiprocessors."""
+
 
 class LogitParts(NamedTuple):
     """How the sum over the features is divided, which depends on their number alone.
@@ -197,10 +200,7 @@ def _launch_logits(
     num_tokens, num_experts = len(x), len(weight)
     if not num_tokens:
         return
-    block_t, block_e = _SMALL_BLOCK, _SMALL_BLOCK
-    if num_tokens > _SMALL_BLOCK:
-        # Tiles of 64 tokens would run on other tensor-core instructions, whose sums have other bits.
-        block_t, block_e = 32, 64 if num_experts > 32 else _SMALL_BLOCK
+    block_t, block_e, num_warps = _choose_tile(num_tokens, num_experts, is_wide=weight.dtype == torch.float32)
     parts = choose_parts(x.shape[1])
     tiles = (triton.cdiv(num_tokens, block_t), triton.cdiv(num_experts, block_e))
     logits_kernel[(*tiles, parts.num_parts if is_split else 1)](
@@ -218,10 +218,29 @@ def _launch_logits(
         PART_SIZE=parts.size,
         NUM_PARTS=parts.num_parts,
         IS_SPLIT=is_split,
-        num_warps=8 if block_e == 64 else 4,
+        num_warps=num_warps,
         num_stages=3,
         **dependent_launch(x.device),
     )
+
+
+def _choose_tile(num_tokens: int, num_experts: int, *, is_wide: bool) -> tuple[int, int, int]:
+    """Tokens, experts and warps of a program; tuned on an H200.
+
+    Tiles of 64 tokens would run on other tensor-core instructions, whose sums have other bits.
+
+    Args:
+        is_wide: whether weights are float32.
+    """
+    if num_tokens <= _SMALL_BLOCK:
+        return _SMALL_BLOCK, _SMALL_BLOCK, 4
+    if num_experts <= 32:
+        return 32, _SMALL_BLOCK, 4
+    if is_wide:
+        return 32, 64, 8
+    if num_tokens <= MAX_SPLIT_TOKENS:
+        return 32, 64, 4
+    return (16, 64, 4) if num_tokens <= _MANY_TOKENS else (32, 128, 4)
 
 
 def _choose(
