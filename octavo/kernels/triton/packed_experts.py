@@ -18,13 +18,12 @@ import triton
 from octavo.errors import UnsupportedModelError
 from octavo.kernels.experts import ExpertsOp
 from octavo.kernels.packed_experts import PackedExperts, PackedMatrices
-from octavo.kernels.scaled import FLOAT8
 from octavo.kernels.triton.experts import PairOrder, order_pairs, sum_pairs
 from octavo.kernels.triton.experts_hopper import SPECIALISED_PAIRS, can_multiply, hopper_gemm
 from octavo.kernels.triton.few_experts import with_few
-from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch
-from octavo.kernels.triton.packed_experts_kernel import packed_experts_kernel, round_groups_kernel
-from octavo.kernels.triton.scaled import quantize_rows
+from octavo.kernels.triton.launch import dependent_launch
+from octavo.kernels.triton.packed_experts_kernel import packed_experts_kernel
+from octavo.kernels.triton.scaled import quantize_groups
 from octavo.kernels.triton.unit_gemm import LARGEST_EXPONENT
 from octavo.records.experts import ExpertSpec
 
@@ -32,7 +31,6 @@ ROUNDED_PAIRS = 16
 """Pairs of an expert, if they spread evenly, from which float8 activations are faster."""
 
 _MAX_STEP = 128
-_ROUNDED_VALUES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,23 +199,4 @@ def packed_gemm(
 
 def round_inputs(x: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Activations in float8; see :func:`octavo.kernels.packed_experts.round_inputs`."""
-    if group == x.shape[1]:
-        return quantize_rows(x)
-    rows = x.contiguous()
-    num_groups = rows.numel() // group
-    values = torch.empty_like(rows, dtype=FLOAT8)
-    scales = torch.empty(len(x), x.shape[1] // group, dtype=torch.float32, device=x.device)
-    block = max(_ROUNDED_VALUES // group, 1)
-    if num_groups:
-        round_groups_kernel[(triton.cdiv(num_groups, block),)](
-            rows,
-            values,
-            scales,
-            num_groups,
-            GROUP=group,
-            BLOCK=block,
-            ROUND=IS_INTERPRETED,  # the interpreter's conversion loses the carry into the exponent
-            num_warps=4,
-            **dependent_launch(x.device),
-        )
-    return values, scales
+    return quantize_groups(x, group)

@@ -29,6 +29,10 @@ from octavo.platforms import compute_capability
 
 _SMALLEST_SCALE = tl.constexpr(scaled.SMALLEST_SCALE)
 _MAX_BLOCK = 16384
+_VALUES_AT_ONCE = 4096
+"""Values of short groups that a program rounds."""
+_MANY_PROGRAMS = 1024
+"""With fewer, all run at once, and each rounds one group."""
 
 
 @cache
@@ -55,67 +59,105 @@ def _whole(x):
     return tl.where(tl.abs(x) < 128.0, rounded, 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_groups"])
 def _quantize_kernel(
     x,
     values,
     scales,
+    num_groups,
     x_stride,
+    row_stride,
+    group_stride,
     SIZE: tl.constexpr,
+    GROUPS: tl.constexpr,
     BLOCK: tl.constexpr,
+    AT_ONCE: tl.constexpr,
     LARGEST: tl.constexpr,
     ROUND: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """A program rounds one row, reading it twice if it is longer than ``BLOCK``; grid (rows)."""
-    row = tl.program_id(0).to(tl.int64)
+    """A program rounds ``AT_ONCE`` groups, reading them twice if longer than ``BLOCK``; grid (blocks of groups).
+
+    Args:
+        num_groups: of all rows.
+        x_stride: between rows of ``x``.
+        row_stride, group_stride: of ``scales``.
+        SIZE, GROUPS: values of a group, groups of a row.
+    """
+    groups = tl.program_id(0) * AT_ONCE + tl.arange(0, AT_ONCE)
+    is_group = groups < num_groups
+    rows, places = (groups // GROUPS).to(tl.int64), (groups % GROUPS).to(tl.int64)
+    spots = (x + rows * x_stride + places * SIZE)[:, None]
     columns = tl.arange(0, BLOCK)
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    largest = tl.zeros([BLOCK], tl.float32)
+    largest = tl.zeros([AT_ONCE, BLOCK], tl.float32)
     part = largest
     for start in tl.static_range(0, SIZE, BLOCK):
-        part = tl.load(x + row * x_stride + start + columns, start + columns < SIZE, other=0.0).to(tl.float32)
+        mask = is_group[:, None] & (start + columns < SIZE)[None, :]
+        part = tl.load(spots + start + columns[None, :], mask, other=0.0).to(tl.float32)
         largest = tl.maximum(largest, tl.abs(part), propagate_nan=tl.PropagateNan.ALL)
-    scale = tl.maximum(tl.div_rn(tl.max(largest, axis=0), LARGEST), _SMALLEST_SCALE)
-    scale += tl.sum(tl.where(largest < float("inf"), 0.0, float("nan")), axis=0)  # such a row has no scale
-    tl.store(scales + row, scale)
+    scale = tl.maximum(tl.div_rn(tl.max(largest, axis=1), LARGEST), _SMALLEST_SCALE)
+    scale += tl.sum(tl.where(largest < float("inf"), 0.0, float("nan")), axis=1)  # such a group has no scale
+    tl.store(scales + rows * row_stride + places * group_stride, scale, is_group)
+    inverse = tl.div_rn(tl.full([AT_ONCE], 1.0, tl.float32), scale)[:, None]
+    targets = (values + groups.to(tl.int64) * SIZE)[:, None]
     for start in tl.static_range(0, SIZE, BLOCK):
-        mask = start + columns < SIZE
+        mask = is_group[:, None] & (start + columns < SIZE)[None, :]
         if SIZE > BLOCK:
-            part = tl.load(x + row * x_stride + start + columns, mask, other=0.0).to(tl.float32)
-        if SIZE % BLOCK != 0:
-            # The quotient of zero takes a slow path, for all of a thread's values one after another.
-            part = tl.where(mask, part, scale)
-        scaled = tl.div_rn(part, scale)
+            part = tl.load(spots + start + columns[None, :], mask, other=0.0).to(tl.float32)
+        scaled = part * inverse
         if values.dtype.element_ty == tl.int8:
             scaled = _whole(scaled)
         elif ROUND:
-            scaled = _rounded(scaled)
-        tl.store(values + row * SIZE + start + columns, scaled.to(values.dtype.element_ty), mask)
+            scaled = _rounded(tl.clamp(scaled, -LARGEST, LARGEST, tl.PropagateNan.ALL))
+        tl.store(targets + start + columns[None, :], scaled.to(values.dtype.element_ty), mask)
 
 
 def quantize_rows(x: torch.Tensor, dtype: torch.dtype = FLOAT8) -> tuple[torch.Tensor, torch.Tensor]:
     """Round rows; see :func:`octavo.kernels.scaled.quantize_rows`."""
     if dtype is FLOAT8 and not _converts(x.device):
         return scaled.quantize_rows.reference(x, dtype)
+    return quantize_groups(x, x.shape[1], dtype)
+
+
+def quantize_groups(
+    x: torch.Tensor, group: int, dtype: torch.dtype = FLOAT8, *, by_group: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Round rows with a scale for each group of inputs.
+
+    Args:
+        x: ``[T, K]``, K a multiple of ``group``.
+        by_group: whether the scales of a group, instead of those of a row, are neighbours in memory.
+
+    Returns:
+        ``[T, K]`` values and ``[T, K / group]`` float32 scales.
+    """
     rows = x if x.stride(-1) == 1 else x.contiguous()
     num_rows, size = rows.shape
     values = torch.empty(num_rows, size, dtype=dtype, device=x.device)
-    scales = torch.empty(num_rows, 1, dtype=torch.float32, device=x.device)
+    per_row = size // group
+    shape = (per_row, num_rows) if by_group else (num_rows, per_row)
+    scales = torch.empty(shape, dtype=torch.float32, device=x.device)
+    scales = scales.T if by_group else scales
     if num_rows:
-        block = min(triton.next_power_of_2(size), _MAX_BLOCK)
-        _quantize_kernel[(num_rows,)](
+        block = min(triton.next_power_of_2(group), _MAX_BLOCK)
+        at_once = max(min(_VALUES_AT_ONCE // block, triton.next_power_of_2(num_rows * per_row // _MANY_PROGRAMS)), 1)
+        _quantize_kernel[(triton.cdiv(num_rows * per_row, at_once),)](
             rows,
             values,
             scales,
+            num_rows * per_row,
             rows.stride(0),
-            SIZE=size,
+            *scales.stride(),
+            SIZE=group,
+            GROUPS=per_row,
             BLOCK=block,
+            AT_ONCE=at_once,
             LARGEST=LARGEST[dtype],
             ROUND=IS_INTERPRETED,  # the interpreter's conversion loses the carry into the exponent
-            num_warps=max(block // 512, 1),
+            num_warps=max(block * at_once // 512, 1),
             **dependent_launch(x.device),
         )
     return values, scales
