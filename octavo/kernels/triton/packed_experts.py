@@ -23,7 +23,7 @@ from octavo.kernels.triton.experts_hopper import SPECIALISED_PAIRS, can_multiply
 from octavo.kernels.triton.few_experts import with_few
 from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.packed_experts_kernel import packed_experts_kernel
-from octavo.kernels.triton.scaled import quantize_groups
+from octavo.kernels.triton.quantize import quantize_groups
 from octavo.kernels.triton.unit_gemm import LARGEST_EXPONENT
 from octavo.records.experts import ExpertSpec
 

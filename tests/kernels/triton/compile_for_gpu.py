@@ -31,7 +31,7 @@ from octavo.execution.sampling_tail import SamplingTail
 from octavo.execution.sizes import DeviceSizes
 from octavo.kernels import triton as triton_kernels
 from octavo.kernels.dispatch import bind
-from octavo.kernels.triton import launch, linear, register, scaled  # noqa: F401
+from octavo.kernels.triton import launch, linear, quantize, register  # noqa: F401
 from octavo.kernels.triton.attention import TritonAttention
 from octavo.kernels.triton.linear import SmallBatchLinear
 from octavo.kernels.triton.step import TritonStepKernels
@@ -115,7 +115,7 @@ def main(case: str) -> None:
     JITFunction.run = compile_only
     triton.runtime.driver.set_active(_Driver())
     launch._has_dependent_launch = lambda device: True
-    scaled._converts = scaled._has_float8_kernels = lambda device: True
+    quantize._converts = lambda device: True
     linear.is_supported = lambda device: True
     modules = [
         import_module(f"octavo.kernels.triton.{found.name}") for found in pkgutil.iter_modules(triton_kernels.__path__)
