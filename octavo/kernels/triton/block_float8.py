@@ -18,7 +18,7 @@ _MIN_CUDA = (12, 9)
 """The library's first version that multiplies such weights."""
 
 _SCALE_UNIT = 4
-"""Columns of the library's scales are whole units."""
+"""Groups of a row are whole units for the library, and so are rows."""
 
 
 def multiplies_blocks(device: torch.device) -> bool:
@@ -28,19 +28,16 @@ def multiplies_blocks(device: torch.device) -> bool:
 
 
 def block_scales(weight: GroupedTensors) -> torch.Tensor | None:
-    """A weight's scales by block, ``[blocks of outputs, groups]`` float32; None if outputs of a block differ in theirs.
+    """A weight's scales by block, ``[blocks of outputs, groups]`` float32; None if the library does not take them.
 
-    Columns are padded as the library wants them.
+    Outputs of a block must have the same ones.
     """
     num_outputs, num_groups = weight.scales.shape
-    if weight.codes.dtype is not FLOAT8 or weight.group != BLOCK or num_outputs % 16:
+    if weight.codes.dtype is not FLOAT8 or weight.group != BLOCK or num_outputs % 16 or num_groups % _SCALE_UNIT:
         return None
     firsts = weight.scales[::BLOCK]
-    if not torch.equal(firsts.repeat_interleave(BLOCK, 0)[:num_outputs], weight.scales):
-        return None
-    padded = firsts.new_zeros(len(firsts), -(-num_groups // _SCALE_UNIT) * _SCALE_UNIT)
-    padded[:, :num_groups] = firsts
-    return padded[:, :num_groups]
+    is_shared = torch.equal(firsts.repeat_interleave(BLOCK, 0)[:num_outputs], weight.scales)
+    return firsts.clone() if is_shared else None
 
 
 def block_linear(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -52,5 +49,5 @@ def block_linear(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bia
         scales: see :func:`block_scales`.
     """
     values, row_scales = quantize_groups(x, BLOCK, by_group=True)
-    y = torch._scaled_mm(values, codes.T, row_scales, scales.T, out_dtype=x.dtype)
+    y = torch._scaled_mm(values, codes.T, row_scales, scales.T, out_dtype=x.dtype)[: len(x)]
     return y if bias is None else y.add_(bias)

@@ -13,7 +13,7 @@ from octavo.platforms import compute_capability
 
 _SMALLEST_SCALE = tl.constexpr(scaled.SMALLEST_SCALE)
 _MAX_BLOCK = 16384
-_VALUES_AT_ONCE = 4096
+_VALUES_AT_ONCE = 2048
 """Values of short groups that a program rounds."""
 _MANY_PROGRAMS = 1024
 """With fewer, all run at once, and each rounds one group."""
@@ -117,16 +117,18 @@ def quantize_groups(
 
     Args:
         x: ``[T, K]``, K a multiple of ``group``.
-        by_group: whether the scales of a group, instead of those of a row, are neighbours in memory.
+        by_group: whether the scales of a group, instead of those of a row, are neighbours in memory. Rows of anything
+            then follow up to a multiple of four.
 
     Returns:
-        ``[T, K]`` values and ``[T, K / group]`` float32 scales.
+        ``[T, K]`` values and ``[T, K / group]`` float32 scales; ``T`` rounded up with ``by_group``.
     """
     rows = x if x.stride(-1) == 1 else x.contiguous()
     num_rows, size = rows.shape
-    values = torch.empty(num_rows, size, dtype=dtype, device=x.device)
+    num_stored = triton.cdiv(num_rows, 4) * 4 if by_group else num_rows
+    values = torch.empty(num_stored, size, dtype=dtype, device=x.device)
     per_row = size // group
-    shape = (per_row, num_rows) if by_group else (num_rows, per_row)
+    shape = (per_row, num_stored) if by_group else (num_stored, per_row)
     scales = torch.empty(shape, dtype=torch.float32, device=x.device)
     scales = scales.T if by_group else scales
     if num_rows:
@@ -145,7 +147,7 @@ def quantize_groups(
             AT_ONCE=at_once,
             LARGEST=LARGEST[dtype],
             ROUND=IS_INTERPRETED,  # the interpreter's conversion loses the carry into the exponent
-            num_warps=max(block * at_once // 512, 1),
+            num_warps=min(max(block * at_once // 1024, 1), 8),
             **dependent_launch(x.device),
         )
     return values, scales

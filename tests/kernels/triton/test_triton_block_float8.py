@@ -32,28 +32,29 @@ def test_rows_are_rounded_by_groups(device: torch.device) -> None:
     expected, expected_scales = quantize_rows.reference(x.view(-1, 128))
     for by_group in (False, True):
         values, scales = quantize_groups(x, 128, by_group=by_group)
-        assert scales.shape == (5, 3) and scales.stride() == ((1, 5) if by_group else (3, 1))
+        assert scales.stride() == ((1, 8) if by_group else (3, 1))
+        values, scales = values[:5], scales[:5]
         torch.testing.assert_close(scales, expected_scales.view(5, 3), rtol=0, atol=0, equal_nan=True)
         torch.testing.assert_close(values.float(), expected.view(5, 384).float(), rtol=0, atol=0, equal_nan=True)
 
 
 def test_scales_by_block(device: torch.device) -> None:
-    weight = make(device, 400, 384)
+    weight = make(device, 400, 512)
     scales = block_scales(weight)
     assert scales is not None
     assert torch.equal(scales.repeat_interleave(BLOCK, 0)[:400], weight.scales)
-    assert scales.stride() == (4, 1), "whole units of columns"
     weight.scales[130, 1] *= 2
     assert block_scales(weight) is None, "outputs of a block differ"
-    other = torch.ones(400, 3, device=device)
+    other = torch.ones(400, 4, device=device)
     assert block_scales(weight._replace(codes=weight.codes.view(torch.uint8), scales=other)) is None, "integers"
-    assert block_scales(weight._replace(scales=torch.ones(400, 6, device=device))) is None, "smaller groups"
+    assert block_scales(weight._replace(scales=torch.ones(400, 8, device=device))) is None, "smaller groups"
+    assert block_scales(make(device, 256, 384)) is None, "groups are no whole units"
 
 
 @needs_hopper
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("num_rows", [17, 33, 100, 1001])
-@pytest.mark.parametrize(("num_outputs", "num_inputs"), [(256, 1152), (400, 512)])
+@pytest.mark.parametrize(("num_outputs", "num_inputs"), [(256, 1024), (400, 1536)])
 def test_many_rows_are_rounded(
     device: torch.device, num_outputs: int, num_inputs: int, num_rows: int, bias: bool
 ) -> None:
@@ -66,7 +67,7 @@ def test_many_rows_are_rounded(
     expected = rounded.flatten(1) @ exact.T + (0 if own_bias is None else own_bias.double())
     assert multiplies_blocks(device)
     y = GroupedLinear(weight, own_bias, deterministic=False, rounds_inputs=True)(x)
-    torch.testing.assert_close(y.double(), expected, rtol=1e-2, atol=4e-3)
+    torch.testing.assert_close(y.double(), expected, rtol=1e-2, atol=1e-2)
     plain = GroupedLinear(weight, own_bias, deterministic=False)(x)
     assert not torch.equal(plain, y), "others keep their activations"
     torch.testing.assert_close(
@@ -76,9 +77,9 @@ def test_many_rows_are_rounded(
 
 @needs_hopper
 def test_new_weights(device: torch.device) -> None:
-    weight, new = make(device, 256, 256), make(device, 256, 256)
+    weight, new = make(device, 256, 512), make(device, 256, 512)
     op = GroupedLinear(weight, None, deterministic=False, rounds_inputs=True)
-    x = random(device, 4, 64, 256).bfloat16()
+    x = random(device, 4, 64, 512).bfloat16()
     before = op(x)
     weight.scales.copy_(new.scales * 2)
     op.refresh()
