@@ -213,9 +213,12 @@ def choose_kernel(
     own, own_weights = tl.zeros((CHOSEN_BINS,), tl.int64), tl.zeros((CHOSEN_BINS,), tl.float32)
     total = 0.0
     for place in range(NUM_CHOSEN):
-        best = tl.argmax(ranking, 0)
+        highest, best = tl.max(ranking, 0, return_indices=True)
         is_best = experts == best
-        score = tl.sum(tl.where(is_best, scores, 0.0), 0)
+        if correction is None:
+            score = tl.where(highest > -float("inf"), highest, float("nan"))  # what is no number ranked last
+        else:
+            score = tl.sum(tl.where(is_best, scores, 0.0), 0)
         own = tl.where(places == place, best.to(tl.int64), own)
         own_weights = tl.where(places == place, score, own_weights)
         total += score
