@@ -1,4 +1,4 @@
-"""Activations rounded to 8 bits on NVIDIA GPUs, with a scale per row or per group of a row."""
+"""Activations rounded to 8 bits on NVIDIA GPUs, with a scale per row or per group of a row; alone or after a norm."""
 
 from functools import cache
 
@@ -7,8 +7,10 @@ import triton
 import triton.language as tl
 
 from octavo.kernels import scaled
+from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.scaled import FLOAT8, LARGEST
 from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch
+from octavo.kernels.triton.norm import add_rounded, scale_normed
 from octavo.platforms import compute_capability
 
 _SMALLEST_SCALE = tl.constexpr(scaled.SMALLEST_SCALE)
@@ -150,4 +152,80 @@ def quantize_groups(
             num_warps=min(max(block * at_once // 1024, 1), 8),
             **dependent_launch(x.device),
         )
+    return values, scales
+
+
+@triton.jit
+def _quantize_normed_kernel(
+    x,
+    residual,
+    weight,
+    values,
+    scales,
+    eps,
+    x_stride,
+    residual_stride,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    LARGEST: tl.constexpr,
+    ROUND: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """A program norms a row, after adding it to ``residual`` if that is given, and rounds the result; grid (rows)."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    mask = columns < SIZE
+    norm_weight = tl.load(weight + columns, mask, other=0.0)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    added = tl.load(x + row * x_stride + columns, mask, other=0.0)
+    if residual is not None:
+        place = residual + row * residual_stride + columns
+        added = add_rounded(added, tl.load(place, mask, other=0.0))
+        tl.store(place, added, mask)
+    wide = added.to(tl.float32)
+    wide *= tl.rsqrt(tl.sum(wide * wide, axis=0) / SIZE + eps)
+    normed = scale_normed(wide, norm_weight, added.dtype).to(tl.float32)
+    largest = tl.abs(normed)
+    scale = tl.maximum(tl.div_rn(tl.max(largest, axis=0), LARGEST), _SMALLEST_SCALE)
+    scale += tl.sum(tl.where(largest < float("inf"), 0.0, float("nan")), axis=0)  # such a row has no scale
+    tl.store(scales + row, scale)
+    rounded = normed * tl.div_rn(1.0, scale)
+    if ROUND:
+        rounded = _rounded(tl.clamp(rounded, -LARGEST, LARGEST, tl.PropagateNan.ALL))
+    tl.store(values + row * SIZE + columns, rounded.to(values.dtype.element_ty), mask)
+
+
+def quantize_normed(norm: DeferredNorm) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows of a norm rounded to float8, as :func:`quantize_rows` rounds them; settles the norm.
+
+    The sum overwrites ``norm.residual``, as :func:`octavo.kernels.basic.add_rms_norm` has it.
+    """
+    x, total = norm.x, norm.residual
+    x = x if x.stride(-1) == 1 else x.contiguous()
+    if total is not None and total.stride(-1) != 1:
+        total = total.contiguous()
+    num_rows, size = x.shape
+    values = torch.empty(num_rows, size, dtype=FLOAT8, device=x.device)
+    scales = torch.empty(num_rows, 1, dtype=torch.float32, device=x.device)
+    if num_rows:
+        block = triton.next_power_of_2(size)
+        _quantize_normed_kernel[(num_rows,)](
+            x,
+            total,
+            norm.weight,
+            values,
+            scales,
+            norm.eps,
+            x.stride(0),
+            0 if total is None else total.stride(0),
+            SIZE=size,
+            BLOCK=block,
+            LARGEST=LARGEST[FLOAT8],
+            ROUND=IS_INTERPRETED,  # as above
+            num_warps=min(max(block // 1024, 1), 8),
+            **dependent_launch(x.device),
+        )
+    norm.settle(x if total is None else total)
     return values, scales

@@ -74,6 +74,7 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
     assert names & few == (few if has_experts and not case.endswith(("float16-int8", "mxfp4")) else set())
     assert ("_hopper_kernel" in names) == has_hopper_kernel
     assert ("_quantize_kernel" in names) == case.endswith(("float8", "int8"))
+    assert ("_quantize_normed_kernel" in names) == case.endswith("float8")
     assert ("float8_linear_kernel" in names) == case.endswith("float8")
     assert ("int8_kernel" in names) == case.endswith("int8")
     kernels = {"grouped_kernel", "stream_grouped_kernel", "direct_kernel", "hopper_grouped_kernel", "dequantize_kernel"}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from octavo.kernels import scaled
+from octavo.kernels import DeferredNorm, rms_norm, scaled
 from octavo.kernels.scaled import FLOAT8, INT8
 from octavo.kernels.triton import quantize
 from octavo.kernels.triton import scaled as triton_scaled
@@ -54,6 +54,43 @@ def test_what_is_no_number_stays_in_its_row(kind: torch.dtype, bad: float, devic
         values, scales = apply(x, kind)
         y = (values.float() * scales).sum(1)
         assert y.isnan().tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("weight_dtype", [None, torch.float32])
+@pytest.mark.parametrize("shape", [(5, 100), (1, 1024), (3, 1), (0, 8)])
+@pytest.mark.parametrize("has_residual", [False, True])
+def test_normed_rows_are_rounded_as_the_twins_do(
+    has_residual: bool,
+    shape: tuple[int, int],
+    weight_dtype: torch.dtype | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, residual = (torch.randn(shape[0], shape[1] + 3, generator=generator).to(device, dtype)[:, :-3] for _ in "xr")
+    weight = (1 + torch.randn(shape[1], generator=generator) / 4).to(device, weight_dtype or dtype)
+    total = x + residual if has_residual else x.clone()
+    norm = DeferredNorm(x, residual if has_residual else None, weight, 1e-6)
+    values, scales = quantize.quantize_normed(norm)
+    assert norm.total.data_ptr() == (residual if has_residual else x).data_ptr()
+    assert torch.equal(norm.total, total)
+    normed = rms_norm.reference(total, weight, 1e-6)
+    expected, expected_scales = scaled.quantize_rows.reference(normed)
+    # Sums of squares are added up in another order, which may move a value to the next of its type.
+    torch.testing.assert_close(scales, expected_scales, rtol=2 * torch.finfo(dtype).eps, atol=0)
+    torch.testing.assert_close(values.float() * scales, expected.float() * expected_scales, rtol=0.13, atol=1e-2)
+    is_same = (values.float() == expected.float()).float()
+    assert not shape[0] or is_same.mean() > 0.95
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_normed_row_that_is_no_number_stays_alone(bad: float, device: torch.device) -> None:
+    x = torch.ones(3, 32, device=device, dtype=torch.bfloat16)
+    x[1, 5] = bad
+    norm = DeferredNorm(x, None, torch.ones(32, device=device, dtype=torch.bfloat16), 1e-6)
+    values, scales = quantize.quantize_normed(norm)
+    assert (values.float() * scales).sum(1).isnan().tolist() == [False, True, False]
 
 
 def _has_row_scales(device: torch.device) -> bool:
