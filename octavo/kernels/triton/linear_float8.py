@@ -292,16 +292,6 @@ def _multiply(rings, start, end, GROUP: gl.constexpr, EXACT: gl.constexpr, OVERL
             # The MMA of the step before is complete.
             mbarrier.arrive(empty.index((i - 1) % empty.shape[0]), count=1, pred=i > start)
         total = _finished(rings, end - 1, total, 0)
-    elif weight_slots.shape[2] < 256:
-        num_pairs = (end - start) // 2
-        for pair in range(num_pairs):
-            i = start + 2 * pair
-            sums = _issue(rings, i, none, False, GROUP)
-            sums = _issue(rings, i + 1, sums, True, GROUP)
-            sums = _finished(rings, i, sums, 1)
-            total += _finished(rings, i + 1, sums, 0)
-        if start + 2 * num_pairs < end:
-            total += _finished(rings, end - 1, _issue(rings, end - 1, none, False, GROUP), 0)
     elif OVERLAP:
         # Sums are added while the tensor cores multiply the next step.
         num_pairs = (end - start - 1) // 2
@@ -320,7 +310,16 @@ def _multiply(rings, start, end, GROUP: gl.constexpr, EXACT: gl.constexpr, OVERL
         else:
             total += _finished(rings, last, even, 0)
     else:
-        for i in range(start, end):
+        CHAIN: gl.constexpr = max(256 // weight_slots.shape[2], 1)
+        num_chains = (end - start) // CHAIN
+        for chain in range(num_chains):
+            i = start + chain * CHAIN
+            sums = _issue(rings, i, none, False, GROUP)
+            for later in gl.static_range(1, CHAIN):
+                sums = _issue(rings, i + later, sums, True, GROUP)
+                sums = _finished(rings, i + later - 1, sums, 1)
+            total += _finished(rings, i + CHAIN - 1, sums, 0)
+        for i in range(start + num_chains * CHAIN, end):
             total += _finished(rings, i, _issue(rings, i, none, False, GROUP), 0)
     return total
 

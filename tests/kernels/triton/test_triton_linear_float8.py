@@ -121,16 +121,15 @@ def divide(tile: Float8Tile, num_rows: int, num_weights: int, num_features: int)
 @needs_hopper
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize(
-    ("num_rows", "num_weights", "num_features", "activation"),
+    ("num_rows", "num_weights", "num_features", "activation", "has_bias"),
     [
-        (9, 272, 528, "none"),
-        (40, 400, 1040, "silu"),
-        (100, 8, 2048, "none"),
-        (300, 512, 1296, "gelu_tanh"),
-        (256, 16, 16, "silu"),
+        (9, 272, 528, "none", False),
+        (40, 400, 1040, "silu", True),
+        (100, 8, 2048, "none", True),
+        (300, 512, 1296, "gelu_tanh", False),
+        (256, 16, 16, "silu", True),
     ],
 )
-@pytest.mark.parametrize("has_bias", [False, True])
 def test_products(
     tile: Float8Tile, num_rows: int, num_weights: int, num_features: int, activation: str, has_bias: bool
 ) -> None:
