@@ -96,6 +96,7 @@ class Float8Tile:
         return self.num_programs * self.num_weights * self.num_rows, num_tiles * self.num_groups
 
 
+@functools.cache
 def choose_tile(num_rows: int, num_weights: int, num_features: int, *, num_sms: int) -> Float8Tile | None:
     """The tile for a GEMM, or None if it would not be fast; the rule is that of an H100's and an H200's best tiles.
 
@@ -228,7 +229,7 @@ def _produce_weights(weight_desc, rings, sizes):
                 slot = weight_slots.index(stage * GROUPS + group)
                 row = (block + group) * weight_desc.block_shape[0]
                 if len(weight_desc.block_shape) == 4:
-                    slot = slot._reinterpret(weight_desc.dtype, weight_desc.block_shape, weight_desc.layout)
+                    slot = slot.reshape(weight_desc.block_shape)
                     async_load(weight_desc, [row, 0, 0, column], full.index(stage), slot)
                 else:
                     async_load(weight_desc, [row, column], full.index(stage), slot)
