@@ -11,7 +11,7 @@ import triton.language as tl
 from octavo.kernels.triton.cache_scales import weighed_type
 from octavo.kernels.triton.decode_merge import COPIES, LOWEST, MERGED_AT_ONCE, merge_chunks, output_places
 from octavo.kernels.triton.decode_token import LOG2E, scale_scores, take_token
-from octavo.kernels.triton.widening import widen_pairs
+from octavo.kernels.triton.widening import move_pairs, moved_power
 from octavo.kernels.triton.window import first_visible
 
 
@@ -254,6 +254,11 @@ def _attend_chunk(
     PACK: tl.constexpr = 1 if pairs is None else 2
     stored = keys if pairs is None else pairs
     NUM_QUERIES: tl.constexpr = triton.next_power_of_2(GROUP * LENGTH)
+    HEADS: tl.constexpr = 8 if NUM_QUERIES <= 8 else BLOCK_G
+    ROWS: tl.constexpr = BLOCK_G if PACK == 1 else HEADS
+    # Powers of two that ``move_pairs`` leaves to queries, scores, weights and outputs.
+    QUERY_POWER: tl.constexpr = query_power(STORED, row_qkv.dtype.element_ty)
+    WEIGHT_POWER: tl.constexpr = moved_power(STORED, weighed_type(row_qkv.dtype.element_ty)) // 2
     start_tile = first_tile + chunk * chunk_tiles
     end_tile = tl.minimum(start_tile + chunk_tiles, first_tile + num_tiles)
     is_owner = chunk == num_chunks - 1
@@ -279,23 +284,26 @@ def _attend_chunk(
             new_score = tl.zeros((1, 1, NUM_QUERIES), tl.float32)
             new_value = tl.zeros((1, 1, 1, BLOCK_D), tl.float32 if LARGEST > 0 else row_qkv.dtype.element_ty)
 
-    peak = tl.full((WALKERS, BLOCK_G), LOWEST, tl.float32)
-    total = tl.zeros((WALKERS, BLOCK_G), tl.float32)
-    acc = tl.zeros((WALKERS, BLOCK_G, BLOCK_D // PACK), tl.float32)
-    odd_acc = tl.zeros((WALKERS, BLOCK_G, BLOCK_D // 2), tl.float32) if PACK == 2 else None
+    peak = tl.full((WALKERS, ROWS), LOWEST, tl.float32)
+    total = tl.zeros((WALKERS, ROWS), tl.float32)
+    odd_acc = None
+    if PACK == 2:
+        acc = tl.zeros((WALKERS, BLOCK_D // 2, ROWS), tl.float32)
+        odd_acc = acc
+    else:
+        acc = tl.zeros((WALKERS, ROWS, BLOCK_D), tl.float32)
     # Of each query, the place of its token among the row's.
-    query_token = (tl.arange(0, BLOCK_G) % NUM_QUERIES // GROUP)[None, :, None]
+    query_token = (tl.arange(0, ROWS) % NUM_QUERIES // GROUP)[None, :, None]
     slope = None
     if slopes is not None:
-        slope = tl.load(slopes + tl.arange(0, BLOCK_G) % NUM_QUERIES % GROUP)[None, :, None] * LOG2E
+        slope = tl.load(slopes + tl.arange(0, ROWS) % NUM_QUERIES % GROUP)[None, :, None] * LOG2E
     for tile in range(start_tile, end_tile):
         k_scale = None
         v_scale = None
         if scales is not None:
-            seen = tile * TOKENS + tokens
-            scales_at = scales + blocks.to(tl.int64) * scale_block + seen % BLOCK_SIZE * scale_token
-            k_scale = tl.load(scales_at, seen < end, other=0.0)
-            v_scale = tl.load(scales_at + scale_part, seen < end, other=0.0)
+            scales_at = scales + blocks.to(tl.int64) * scale_block + (tile * TOKENS + steps) % BLOCK_SIZE * scale_token
+            scales_at += (tokens - steps) * scale_token
+            k_scale, v_scale = tl.load(scales_at), tl.load(scales_at + scale_part)
         k, v, is_seen, blocks = _load_tile(
             stored, table, blocks, tile, first, end, tokens, steps, offsets, part_stride // PACK, block_stride // PACK,
             HEAD_DIM // PACK, BLOCK_SIZE, TOKENS, HAS_WINDOW,
@@ -314,6 +322,15 @@ def _attend_chunk(
                     queries = taken
                 if PACK == 2:
                     queries, odd_queries = _split_pairs(queries)
+                    queries *= 2.0**QUERY_POWER
+                    odd_queries *= 2.0**QUERY_POWER
+        if PACK == 2:
+            # Of this iteration, whereas loads are some ahead; what lies in blocks beyond a row's tokens is finite, but
+            # for scales.
+            is_seen = tokens < end - tile * TOKENS
+            if HAS_WINDOW:
+                is_seen = is_seen & (tokens >= first - tile * TOKENS)
+            v_scale = tl.where(is_seen, v_scale, 0.0)
         is_seen = is_seen[:, None, :]
         if HAS_WINDOW and LENGTH > 1:
             is_seen = is_seen & ((tile * TOKENS + tokens)[:, None, :] >= first_visible(end + query_token, window))
@@ -340,11 +357,11 @@ def _attend_chunk(
             else:
                 peak, total, acc = attended
     if PACK == 2:
-        acc = tl.reshape(tl.join(acc, odd_acc), (WALKERS, BLOCK_G, BLOCK_D))
+        acc = tl.reshape(tl.permute(tl.join(acc, odd_acc), (0, 2, 1, 3)), (WALKERS, ROWS, BLOCK_D))
+        acc *= 2.0**WEIGHT_POWER
+        total *= 2.0**-WEIGHT_POWER
         dims = tl.arange(0, BLOCK_D)
-
-    HEADS: tl.constexpr = 8 if NUM_QUERIES <= 8 else BLOCK_G
-    if HEADS < BLOCK_G:
+    if HEADS < ROWS:
         peak, total, acc = _first_half(peak[:, :, None]), _first_half(total[:, :, None]), _first_half(acc)
         peak, total = tl.reshape(peak, (WALKERS, HEADS)), tl.reshape(total, (WALKERS, HEADS))
     chunk_peak = tl.max(peak, 0)[None, :]
@@ -433,7 +450,16 @@ def _load_tile(
     if offsets.shape[2] > HEAD_DIM:
         mask = mask & (tl.arange(0, offsets.shape[2]) < HEAD_DIM)[None, None, :]
     pointers = (keys + places)[:, :, None] + offsets
-    return tl.load(pointers, mask, other=0.0), tl.load(pointers + part_stride, mask, other=0.0), is_seen, blocks
+    if keys.dtype.element_ty == tl.int16:
+        values = tl.permute(pointers + part_stride, (0, 2, 1))
+        if offsets.shape[2] > HEAD_DIM:
+            in_head = (tl.arange(0, offsets.shape[2]) < HEAD_DIM)
+            k, v = tl.load(pointers, in_head[None, None, :], other=0), tl.load(values, in_head[None, :, None], other=0)
+        else:
+            k, v = tl.load(pointers), tl.load(values)
+    else:
+        k, v = tl.load(pointers, mask, other=0.0), tl.load(pointers + part_stride, mask, other=0.0)
+    return k, v, is_seen, blocks
 
 
 @triton.jit
@@ -483,6 +509,8 @@ def _attend_new(
         pointers = (keys + blocks * block_stride + (end + new) % BLOCK_SIZE * HEAD_DIM)[:, :, None] + dims
         mask = is_new[:, :, None] & (dims < HEAD_DIM)
         k, v = tl.load(pointers, mask, other=0.0), tl.load(pointers + part_stride, mask, other=0.0)
+        if odd_queries is not None:
+            v = tl.permute(v, (0, 2, 1))
         k_scale = None
         v_scale = None
         if scales is not None:
@@ -535,27 +563,41 @@ def _attend_tile(
         slope: ``[1, BLOCK_G, 1]``, what scores fall by with each of them (base 2); None for nothing.
     """
     if k_scale is not None:
-        k, odd_k = widen_pairs(k, STORED, queries.dtype)
-        v, odd_v = widen_pairs(v, STORED, weighed_type(queries.dtype))
+        k, odd_k = move_pairs(k, STORED, queries.dtype)
+        v, odd_v = move_pairs(v, STORED, weighed_type(queries.dtype))
     scores = _multiply(queries, tl.permute(k, (0, 2, 1)), None)
     if k_scale is not None:
         scores = _multiply(odd_queries, tl.permute(odd_k, (0, 2, 1)), scores)
+        if scores.shape[1] > peak.shape[1]:
+            scores = _first_half(scores)
         scores *= k_scale[:, None, :]
+        scale *= 2.0 ** (moved_power(STORED, queries.dtype) - query_power(STORED, queries.dtype))
     scores = scale_scores(scores, scale, softcap, HAS_SOFTCAP)
     if slope is not None:
         scores -= slope * distance.to(tl.float32)
     scores = tl.where(is_seen, scores, float("-inf"))
     new_peak = tl.maximum(peak, tl.max(scores, 2))
     decay = tl.exp2(peak - new_peak)
-    weights = tl.exp2(scores - new_peak[:, :, None])
-    scaled = weights if v_scale is None else weights * v_scale[:, None, :]
-    acc = _multiply(scaled.to(v.dtype), v, acc * decay[:, :, None])
+    if v_scale is None:
+        weights = tl.exp2(scores - new_peak[:, :, None])
+        acc = _multiply(weights.to(v.dtype), v, acc * decay[:, :, None])
+    else:
+        WEIGHT_POWER: tl.constexpr = moved_power(STORED, weighed_type(queries.dtype)) // 2
+        weights = tl.exp2(scores - (new_peak - WEIGHT_POWER)[:, :, None])
+        scaled = tl.permute((weights * v_scale[:, None, :]).to(v.dtype), (0, 2, 1))
+        acc = _multiply(v, scaled, acc * decay[:, None, :])
+        odd_acc = _multiply(odd_v, scaled, odd_acc * decay[:, None, :])
     total = total * decay + tl.sum(weights, 2)
-    if v_scale is not None:
-        odd_acc = _multiply(scaled.to(v.dtype), odd_v, odd_acc * decay[:, :, None])
-        return new_peak, total, acc, odd_acc
-    else:  # noqa: RET505, a return for each kind of cache
+    if v_scale is None:
         return new_peak, total, acc
+    else:  # noqa: RET505, a return for each kind of cache
+        return new_peak, total, acc, odd_acc
+
+
+@triton.constexpr_function
+def query_power(stored, wide):
+    """The power of two of queries over quantised keys, half of the keys', so that products stay in float32's range."""
+    return moved_power(stored, wide) // 2 if wide == tl.bfloat16 else 0
 
 
 @triton.jit

@@ -59,22 +59,52 @@ def _assembly(stored, wide, are_pairs):
     return start + codes[0] + widen.replace("OUT", "$0") + codes[1] + widen.replace("OUT", "$1") + "}"
 
 
+@triton.constexpr_function
+def moved_power(stored, wide):
+    """The power of two by which ``move_pairs`` leaves values too small."""
+    if wide == tl.float32 or stored == tl.int8:
+        return 0
+    if wide == tl.bfloat16:
+        return 120 if stored == tl.float8e4nv else 112
+    return 8 if stored == tl.float8e4nv else 0
+
+
+@triton.constexpr_function
+def _moves(stored, wide):
+    """Instructions that spread four values (``$2``) as two pairs: the even ones (``$0``) and the odd ones (``$1``)."""
+    is_brain = wide == tl.bfloat16
+    if stored == tl.float8e5 and not is_brain:
+        return "prmt.b32 $0, $2, 0, 0x2404; prmt.b32 $1, $2, 0, 0x3414;"
+    if is_brain:
+        # A value's byte and its sign, eight times, in 16 bits; shifted, the sign is the first bit.
+        shift, mask = (4, 0x87F087F0) if stored == tl.float8e4nv else (5, 0x8FE08FE0)
+        return f"""{{ .reg .b32 even, odd;
+            prmt.b32 even, $2, 0, 0xA280; shl.b32 even, even, {shift}; and.b32 $0, even, {mask};
+            prmt.b32 odd, $2, 0, 0xB391; shl.b32 odd, odd, {shift}; and.b32 $1, odd, {mask}; }}"""
+    # ``shr`` by one leaves the sign's bit beside its place, so that adding it once more moves it there.
+    return """{ .reg .b32 even, odd;
+        prmt.b32 even, $2, 0, 0xA280; shl.b32 even, even, 7; and.b32 $0, even, 0xBF80BF80;
+        prmt.b32 odd, $2, 0, 0xB391; shl.b32 odd, odd, 7; and.b32 $1, odd, 0xBF80BF80; }"""
+
+
 @triton.jit
-def widen_pairs(pairs: tl.tensor, stored: tl.constexpr, wide: tl.constexpr):
-    """The even and the odd values of pairs, of a 16-bit type or float32.
+def move_pairs(pairs: tl.tensor, stored: tl.constexpr, wide: tl.constexpr):
+    """The even and the odd values of pairs, of a 16-bit type or float32, divided by 2 to the ``moved_power``.
 
     Args:
         pairs: int16.
         stored: the type of the values, of 8 bits.
     """
     if _IN_ASSEMBLY and wide != tl.float32:
-        ASSEMBLY: tl.constexpr = _assembly(stored, wide, True)
+        ASSEMBLY: tl.constexpr = _assembly(stored, wide, True) if stored == tl.int8 else _moves(stored, wide)
         even, odd = tl.inline_asm_elementwise(
             ASSEMBLY, "=&r,=&r,r", [pairs], dtype=(wide.value, wide.value), is_pure=True, pack=2
         )
     else:
         codes = pairs.to(tl.int32)
-        even, odd = _decode(codes & 0xFF, stored).to(wide), _decode((codes >> 8) & 0xFF, stored).to(wide)
+        FACTOR: tl.constexpr = 2.0 ** -moved_power(stored, wide)
+        even = (_decode(codes & 0xFF, stored) * FACTOR).to(wide)
+        odd = (_decode((codes >> 8) & 0xFF, stored) * FACTOR).to(wide)
     return even, odd
 
 
