@@ -256,6 +256,7 @@ def _attend_chunk(
     NUM_QUERIES: tl.constexpr = triton.next_power_of_2(GROUP * LENGTH)
     HEADS: tl.constexpr = 8 if NUM_QUERIES <= 8 else BLOCK_G
     ROWS: tl.constexpr = BLOCK_G if PACK == 1 else HEADS
+    COMPUTE: tl.constexpr = row_qkv.dtype.element_ty
     # Powers of two that ``move_pairs`` leaves to queries, scores, weights and outputs.
     QUERY_POWER: tl.constexpr = query_power(STORED, row_qkv.dtype.element_ty)
     WEIGHT_POWER: tl.constexpr = moved_power(STORED, weighed_type(row_qkv.dtype.element_ty)) // 2
@@ -279,7 +280,10 @@ def _attend_chunk(
         if scales is not None:
             scale_place = scales + block * scale_block + (end + new) % BLOCK_SIZE * scale_token
         queries = tl.zeros((WALKERS, BLOCK_G, BLOCK_D // PACK), row_qkv.dtype.element_ty)
-        odd_queries = queries if PACK == 2 else None
+        odd_queries = None
+        if PACK == 2:
+            queries = _pack(queries)
+            odd_queries = queries
         if LENGTH == 1:
             new_score = tl.zeros((1, 1, NUM_QUERIES), tl.float32)
             new_value = tl.zeros((1, 1, 1, BLOCK_D), tl.float32 if LARGEST > 0 else row_qkv.dtype.element_ty)
@@ -322,8 +326,8 @@ def _attend_chunk(
                     queries = taken
                 if PACK == 2:
                     queries, odd_queries = _split_pairs(queries)
-                    queries *= 2.0**QUERY_POWER
-                    odd_queries *= 2.0**QUERY_POWER
+                    queries = _pack(queries * 2.0**QUERY_POWER)
+                    odd_queries = _pack(odd_queries * 2.0**QUERY_POWER)
         if PACK == 2:
             # Of this iteration, whereas loads are some ahead; what lies in blocks beyond a row's tokens is finite, but
             # for scales.
@@ -337,7 +341,7 @@ def _attend_chunk(
         distance = end + query_token - (tile * TOKENS + tokens)[:, None, :]
         attended = _attend_tile(
             queries, odd_queries, k, v, k_scale, v_scale, is_seen, distance, slope, peak, total, acc, odd_acc, scale,
-            softcap, HAS_SOFTCAP, STORED,
+            softcap, HAS_SOFTCAP, STORED, COMPUTE,
         )  # fmt: skip
         if PACK == 2:
             peak, total, acc, odd_acc = attended
@@ -418,6 +422,26 @@ def _split_pairs(x: tl.tensor):
     """The even and the odd places along the last dimension."""
     even, odd = tl.split(tl.reshape(x, (x.shape[0], x.shape[1], x.shape[2] // 2, 2)))
     return even, odd
+
+
+@triton.jit
+def _pack(x: tl.tensor):
+    if x.dtype == tl.float32:
+        return x
+    else:
+        first, second = _split_pairs(x)
+        low = first.to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
+        return low | (second.to(tl.int16, bitcast=True).to(tl.int32) << 16)
+
+
+@triton.jit
+def _unpack(x: tl.tensor, dtype: tl.constexpr):
+    if dtype == tl.float32:
+        return x
+    else:
+        first = x.to(tl.int16).to(dtype, bitcast=True)
+        second = (x >> 16).to(tl.int16).to(dtype, bitcast=True)
+        return tl.reshape(tl.join(first, second), (x.shape[0], x.shape[1], 2 * x.shape[2]))
 
 
 @triton.jit
@@ -523,7 +547,7 @@ def _attend_new(
         distance = query_token - new[:, None, :]
         attended = _attend_tile(
             queries, odd_queries, k, v, k_scale, v_scale, is_seen, distance, slope, peak, total, acc, odd_acc, scale,
-            softcap, HAS_SOFTCAP, STORED,
+            softcap, HAS_SOFTCAP, STORED, COMPUTE,
         )  # fmt: skip
         if odd_queries is not None:
             peak, total, acc, odd_acc = attended
@@ -551,6 +575,7 @@ def _attend_tile(
     softcap: tl.tensor,
     HAS_SOFTCAP: tl.constexpr,
     STORED: tl.constexpr,
+    COMPUTE: tl.constexpr,
 ):
     """Update each walker's maximum (base 2), sum of weights and weighted sum of values with a tile.
 
@@ -563,6 +588,7 @@ def _attend_tile(
         slope: ``[1, BLOCK_G, 1]``, what scores fall by with each of them (base 2); None for nothing.
     """
     if k_scale is not None:
+        queries, odd_queries = _unpack(queries, COMPUTE), _unpack(odd_queries, COMPUTE)
         k, odd_k = move_pairs(k, STORED, queries.dtype)
         v, odd_v = move_pairs(v, STORED, weighed_type(queries.dtype))
     scores = _multiply(queries, tl.permute(k, (0, 2, 1)), None)
