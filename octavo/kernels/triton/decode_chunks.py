@@ -307,7 +307,8 @@ def _attend_chunk(
         if scales is not None:
             scales_at = scales + blocks.to(tl.int64) * scale_block + (tile * TOKENS + steps) % BLOCK_SIZE * scale_token
             scales_at += (tokens - steps) * scale_token
-            k_scale, v_scale = tl.load(scales_at), tl.load(scales_at + scale_part)
+            both = scales_at[:, :, None] + tl.arange(0, 2)[None, None, :] * scale_part
+            k_scale, v_scale = tl.split(tl.load(both))
         k, v, is_seen, blocks = _load_tile(
             stored, table, blocks, tile, first, end, tokens, steps, offsets, part_stride // PACK, block_stride // PACK,
             HEAD_DIM // PACK, BLOCK_SIZE, TOKENS, HAS_WINDOW,
