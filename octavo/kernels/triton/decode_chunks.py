@@ -255,7 +255,8 @@ def _attend_chunk(
     stored = keys if pairs is None else pairs
     NUM_QUERIES: tl.constexpr = triton.next_power_of_2(GROUP * LENGTH)
     HEADS: tl.constexpr = 8 if NUM_QUERIES <= 8 else BLOCK_G
-    ROWS: tl.constexpr = BLOCK_G if PACK == 1 else HEADS
+    TRANSPOSED: tl.constexpr = PACK == 2 and WALKERS > 1
+    ROWS: tl.constexpr = HEADS if TRANSPOSED else BLOCK_G
     COMPUTE: tl.constexpr = row_qkv.dtype.element_ty
     # Powers of two that ``move_pairs`` leaves to queries, scores, weights and outputs.
     QUERY_POWER: tl.constexpr = query_power(STORED, row_qkv.dtype.element_ty)
@@ -282,7 +283,7 @@ def _attend_chunk(
         queries = tl.zeros((WALKERS, BLOCK_G, BLOCK_D // PACK), row_qkv.dtype.element_ty)
         odd_queries = None
         if PACK == 2:
-            queries = _pack(queries)
+            queries = _pack(queries, 0)
             odd_queries = queries
         if LENGTH == 1:
             new_score = tl.zeros((1, 1, NUM_QUERIES), tl.float32)
@@ -290,12 +291,11 @@ def _attend_chunk(
 
     peak = tl.full((WALKERS, ROWS), LOWEST, tl.float32)
     total = tl.zeros((WALKERS, ROWS), tl.float32)
-    odd_acc = None
-    if PACK == 2:
-        acc = tl.zeros((WALKERS, BLOCK_D // 2, ROWS), tl.float32)
-        odd_acc = acc
+    if TRANSPOSED:
+        acc = tl.zeros((WALKERS, BLOCK_D // PACK, ROWS), tl.float32)
     else:
-        acc = tl.zeros((WALKERS, ROWS, BLOCK_D), tl.float32)
+        acc = tl.zeros((WALKERS, ROWS, BLOCK_D // PACK), tl.float32)
+    odd_acc = acc if PACK == 2 else None
     # Of each query, the place of its token among the row's.
     query_token = (tl.arange(0, ROWS) % NUM_QUERIES // GROUP)[None, :, None]
     slope = None
@@ -311,7 +311,7 @@ def _attend_chunk(
             k_scale, v_scale = tl.split(tl.load(both))
         k, v, is_seen, blocks = _load_tile(
             stored, table, blocks, tile, first, end, tokens, steps, offsets, part_stride // PACK, block_stride // PACK,
-            HEAD_DIM // PACK, BLOCK_SIZE, TOKENS, HAS_WINDOW,
+            HEAD_DIM // PACK, BLOCK_SIZE, TOKENS, HAS_WINDOW, TRANSPOSED,
         )  # fmt: skip
         if IS_FIRST:  # noqa: SIM102
             # Inside the loop, since the pipeline hoists the first tiles' loads above it, and so above the wait.
@@ -327,8 +327,7 @@ def _attend_chunk(
                     queries = taken
                 if PACK == 2:
                     queries, odd_queries = _split_pairs(queries)
-                    queries = _pack(queries * 2.0**QUERY_POWER)
-                    odd_queries = _pack(odd_queries * 2.0**QUERY_POWER)
+                    queries, odd_queries = _pack(queries, QUERY_POWER), _pack(odd_queries, QUERY_POWER)
         if PACK == 2:
             # Of this iteration, whereas loads are some ahead; what lies in blocks beyond a row's tokens is finite, but
             # for scales.
@@ -341,8 +340,8 @@ def _attend_chunk(
             is_seen = is_seen & ((tile * TOKENS + tokens)[:, None, :] >= first_visible(end + query_token, window))
         distance = end + query_token - (tile * TOKENS + tokens)[:, None, :]
         attended = _attend_tile(
-            queries, odd_queries, k, v, k_scale, v_scale, is_seen, distance, slope, peak, total, acc, odd_acc, scale,
-            softcap, HAS_SOFTCAP, STORED, COMPUTE,
+            _unpack(queries, COMPUTE) if PACK == 2 else queries, _unpack(odd_queries, COMPUTE) if PACK == 2 else None, k, v, k_scale, v_scale, is_seen, distance, slope, peak, total, acc, odd_acc, scale,
+            softcap, HAS_SOFTCAP, STORED,
         )  # fmt: skip
         if PACK == 2:
             peak, total, acc, odd_acc = attended
@@ -352,7 +351,7 @@ def _attend_chunk(
     if IS_FIRST and LENGTH > 1:  # noqa: SIM102
         if is_owner:
             attended = _attend_new(
-                queries, odd_queries, stored, table, end, tokens, num_new, query_token, slope, peak, total, acc,
+                _unpack(queries, COMPUTE) if PACK == 2 else queries, _unpack(odd_queries, COMPUTE) if PACK == 2 else None, stored, table, end, tokens, num_new, query_token, slope, peak, total, acc,
                 odd_acc, part_stride // PACK, block_stride // PACK, scales, scale_part, scale_block, scale_token, scale,
                 window, softcap, HEAD_DIM // PACK, BLOCK_SIZE, BLOCK_D // PACK, TOKENS, HAS_WINDOW, HAS_SOFTCAP, LENGTH,
                 STORED,
@@ -362,7 +361,10 @@ def _attend_chunk(
             else:
                 peak, total, acc = attended
     if PACK == 2:
-        acc = tl.reshape(tl.permute(tl.join(acc, odd_acc), (0, 2, 1, 3)), (WALKERS, ROWS, BLOCK_D))
+        acc = tl.join(acc, odd_acc)
+        if TRANSPOSED:
+            acc = tl.permute(acc, (0, 2, 1, 3))
+        acc = tl.reshape(acc, (WALKERS, ROWS, BLOCK_D))
         acc *= 2.0**WEIGHT_POWER
         total *= 2.0**-WEIGHT_POWER
         dims = tl.arange(0, BLOCK_D)
@@ -426,11 +428,11 @@ def _split_pairs(x: tl.tensor):
 
 
 @triton.jit
-def _pack(x: tl.tensor):
+def _pack(x: tl.tensor, POWER: tl.constexpr):
     if x.dtype == tl.float32:
         return x
     else:
-        first, second = _split_pairs(x)
+        first, second = _split_pairs((x.to(tl.float32) * 2.0**POWER).to(x.dtype))
         low = first.to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
         return low | (second.to(tl.int16, bitcast=True).to(tl.int32) << 16)
 
@@ -462,6 +464,7 @@ def _load_tile(
     BLOCK_SIZE: tl.constexpr,
     TOKENS: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
 ):
     """Load a tile's keys and values, the mask of its visible tokens, and the next tile's block numbers."""
     positions = tile * TOKENS + steps
@@ -476,10 +479,14 @@ def _load_tile(
         mask = mask & (tl.arange(0, offsets.shape[2]) < HEAD_DIM)[None, None, :]
     pointers = (keys + places)[:, :, None] + offsets
     if keys.dtype.element_ty == tl.int16:
-        values = tl.permute(pointers + part_stride, (0, 2, 1))
+        values = pointers + part_stride
+        in_head = (tl.arange(0, offsets.shape[2]) < HEAD_DIM)
+        in_key = in_head[None, None, :]
+        in_value = in_key
+        if TRANSPOSED:
+            values, in_value = tl.permute(values, (0, 2, 1)), in_head[None, :, None]
         if offsets.shape[2] > HEAD_DIM:
-            in_head = (tl.arange(0, offsets.shape[2]) < HEAD_DIM)
-            k, v = tl.load(pointers, in_head[None, None, :], other=0), tl.load(values, in_head[None, :, None], other=0)
+            k, v = tl.load(pointers, in_key, other=0), tl.load(values, in_value, other=0)
         else:
             k, v = tl.load(pointers), tl.load(values)
     else:
@@ -534,7 +541,7 @@ def _attend_new(
         pointers = (keys + blocks * block_stride + (end + new) % BLOCK_SIZE * HEAD_DIM)[:, :, None] + dims
         mask = is_new[:, :, None] & (dims < HEAD_DIM)
         k, v = tl.load(pointers, mask, other=0.0), tl.load(pointers + part_stride, mask, other=0.0)
-        if odd_queries is not None:
+        if peak.shape[0] > 1 and odd_queries is not None:
             v = tl.permute(v, (0, 2, 1))
         k_scale = None
         v_scale = None
@@ -548,7 +555,7 @@ def _attend_new(
         distance = query_token - new[:, None, :]
         attended = _attend_tile(
             queries, odd_queries, k, v, k_scale, v_scale, is_seen, distance, slope, peak, total, acc, odd_acc, scale,
-            softcap, HAS_SOFTCAP, STORED, COMPUTE,
+            softcap, HAS_SOFTCAP, STORED,
         )  # fmt: skip
         if odd_queries is not None:
             peak, total, acc, odd_acc = attended
@@ -576,7 +583,6 @@ def _attend_tile(
     softcap: tl.tensor,
     HAS_SOFTCAP: tl.constexpr,
     STORED: tl.constexpr,
-    COMPUTE: tl.constexpr,
 ):
     """Update each walker's maximum (base 2), sum of weights and weighted sum of values with a tile.
 
@@ -589,7 +595,6 @@ def _attend_tile(
         slope: ``[1, BLOCK_G, 1]``, what scores fall by with each of them (base 2); None for nothing.
     """
     if k_scale is not None:
-        queries, odd_queries = _unpack(queries, COMPUTE), _unpack(odd_queries, COMPUTE)
         k, odd_k = move_pairs(k, STORED, queries.dtype)
         v, odd_v = move_pairs(v, STORED, weighed_type(queries.dtype))
     scores = _multiply(queries, tl.permute(k, (0, 2, 1)), None)
@@ -611,9 +616,14 @@ def _attend_tile(
     else:
         WEIGHT_POWER: tl.constexpr = moved_power(STORED, weighed_type(queries.dtype)) // 2
         weights = tl.exp2(scores - (new_peak - WEIGHT_POWER)[:, :, None])
-        scaled = tl.permute((weights * v_scale[:, None, :]).to(v.dtype), (0, 2, 1))
-        acc = _multiply(v, scaled, acc * decay[:, None, :])
-        odd_acc = _multiply(odd_v, scaled, odd_acc * decay[:, None, :])
+        scaled = (weights * v_scale[:, None, :]).to(v.dtype)
+        if peak.shape[0] > 1:
+            scaled = tl.permute(scaled, (0, 2, 1))
+            acc = _multiply(v, scaled, acc * decay[:, None, :])
+            odd_acc = _multiply(odd_v, scaled, odd_acc * decay[:, None, :])
+        else:
+            acc = _multiply(scaled, v, acc * decay[:, :, None])
+            odd_acc = _multiply(scaled, odd_v, odd_acc * decay[:, :, None])
     total = total * decay + tl.sum(weights, 2)
     if v_scale is None:
         return new_peak, total, acc
