@@ -182,11 +182,13 @@ def attend_pairs(
         if HAS_WINDOW and LENGTH > 1:
             is_seen = is_seen & (seen >= first_visible(end + query_token, window))
         even, odd = move_pairs(parts[i][0], STORED, COMPUTE)
-        scores = multiply(even_queries, tl.permute(even, (0, 2, 1)), None)
-        scores = multiply(odd_queries, tl.permute(odd, (0, 2, 1)), scores)
-        if scores.shape[1] > ROWS:
-            scores = first_half(scores)
-        scores = scale_scores(scores * parts[i][2][:, None, :], factor, softcap, HAS_SOFTCAP)
+        # Two sums at a time, each half as long a chain of matmul instructions.
+        even_scores = multiply(even_queries, tl.permute(even, (0, 2, 1)), None)
+        odd_scores = multiply(odd_queries, tl.permute(odd, (0, 2, 1)), None)
+        if even_scores.shape[1] > ROWS:
+            even_scores, odd_scores = first_half(even_scores), first_half(odd_scores)
+        k_scale = parts[i][2][:, None, :]
+        scores = scale_scores(even_scores * k_scale + odd_scores * k_scale, factor, softcap, HAS_SOFTCAP)
         if slope is not None:
             scores -= slope * (end + query_token - seen).to(tl.float32)
         scores = tl.where(is_seen, scores, float("-inf"))

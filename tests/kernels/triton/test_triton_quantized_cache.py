@@ -146,6 +146,25 @@ def test_steps_in_16_bits_equal_the_twin(
     torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("stored", TYPES)
+@pytest.mark.parametrize("name", ["long", "long drafts"])
+def test_the_smallest_values_count(name: str, stored: torch.dtype, dtype: torch.dtype, device: torch.device) -> None:
+    """Values of the type that are subnormal, or a few units, as scales that were given may leave them."""
+    case = make_case(name, stored, device, are_given=False, dtype=dtype, size=128, block_size=16)
+    smallest = {torch.float8_e4m3fn: 2**-9, torch.float8_e5m2: 2**-16, torch.int8: 1.0}[stored]
+    random = torch.Generator().manual_seed(1)
+    case.cache.copy_((torch.randn(case.cache.shape, generator=random) * 2 * smallest).to(device, stored))
+    case.scales.values.mul_(20 / smallest)
+    expected = case.copy()
+    case.rope = torch.ones_like(case.rope[0]), torch.zeros_like(case.rope[1])
+    spec = AttentionSpec(HEADS, KV_HEADS, 128, 0.05)
+    plain, ours = ReferenceAttention(), TritonAttention(device, 8, 512, deterministic=False)
+    wanted = plain.run(expected.qkv, case.rope, None, expected.cache, expected.inputs, spec, scales=expected.scales)
+    found = ours.run(case.qkv, case.rope, None, case.cache, case.inputs, spec, scales=case.scales)
+    torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-3)
+
+
 @pytest.mark.parametrize("stored", TYPES)
 def test_a_token_leaves_the_same_bytes_in_a_chunk_and_alone(stored: torch.dtype, device: torch.device) -> None:
     """Row 2 of the step is a chunk of four tokens; the last of them again as a row that decodes."""
