@@ -14,6 +14,7 @@ from octavo.kernels.triton.decode_pairs import (
     attend_pairs,
     join_pairs,
     load_pairs,
+    no_pairs,
     pack_queries,
     query_power,
 )
@@ -293,11 +294,7 @@ def _attend_chunk(
 
     peak = tl.full((WALKERS, ROWS), LOWEST, tl.float32)
     total = tl.zeros((WALKERS, ROWS), tl.float32)
-    if PACK == 1:
-        acc = tl.zeros((WALKERS, ROWS, BLOCK_D), tl.float32)
-    else:
-        part_acc = tl.zeros((WALKERS, BLOCK_D // 2, ROWS) if IS_TRANSPOSED else (WALKERS, ROWS, BLOCK_D // 2), tl.float32)
-        acc = (part_acc, part_acc)
+    acc = tl.zeros((WALKERS, ROWS, BLOCK_D), tl.float32) if PACK == 1 else no_pairs(WALKERS, ROWS, BLOCK_D // 2)
     # Of each query, the place of its token among the row's.
     query_token = (tl.arange(0, ROWS) % NUM_QUERIES // GROUP)[None, :, None]
     slope = None

@@ -275,6 +275,16 @@ def attend_new_pairs(
 
 
 @triton.jit
+def no_pairs(WALKERS: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr):
+    """Accumulators of zeros."""
+    if WALKERS > 1:
+        acc = tl.zeros((WALKERS, SIZE, ROWS), tl.float32)
+    else:
+        acc = tl.zeros((WALKERS, ROWS, SIZE), tl.float32)
+    return acc, acc
+
+
+@triton.jit
 def join_pairs(total: tl.tensor, acc: tl.tensor, STORED: tl.constexpr, COMPUTE: tl.constexpr):
     """Sums of weights and the weighted sums of values ``[WALKERS, rows, D]`` of what :func:`attend_pairs` returns."""
     values = tl.join(acc[0], acc[1])
