@@ -305,8 +305,8 @@ def _attend_chunk(
             k, v, is_seen, ahead = load_tile(
                 keys, table, blocks[0], tile, first, end, tokens, steps, offsets, part_stride, block_stride, HEAD_DIM,
                 BLOCK_SIZE, TOKENS, HAS_WINDOW,
-            )  # fmt: skip
-            blocks = (ahead,)
+            )  # type: ignore[misc]  # fmt: skip
+            blocks = (ahead,)  # type: ignore[assignment]
         else:
             parts = ()
             all_ahead = ()

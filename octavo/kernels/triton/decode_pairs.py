@@ -173,7 +173,7 @@ def attend_pairs(
     for i in tl.static_range(len(parts)):
         seen = positions + i * PART
         is_seen = seen < limit
-        if HAS_WINDOW and LENGTH == 1:
+        if HAS_WINDOW:
             is_seen = is_seen & (seen >= first)
         all_seen = all_seen + (is_seen,)  # type: ignore[assignment]
         seen, is_seen = seen[:, None, :], is_seen[:, None, :]
