@@ -2,8 +2,10 @@
 
 To bfloat16 they are faster than the hardware's conversions, of which a multiprocessor does 16 a cycle.
 
-A value's bits move to where the wider type has them, and a multiplication corrects the exponent, subnormal values
-included. NaN is not kept by a cache's values, but by the scales of :func:`octavo.kernels.triton.cache_scales.scale_of`.
+A value's bits move to where the wider type has them, which leaves it too small by a power of two, subnormal values
+included. ``widen_values`` corrects that with a multiplication; who takes ``move_pairs`` corrects queries and sums
+instead. NaN is not kept by a cache's values, but by the scales of
+:func:`octavo.kernels.triton.cache_scales.scale_of`.
 
 Two neighbouring values of a head, a pair, are one word of 16 bits, which shared memory hands to the tensor cores'
 operands as it does values of 16 bits, transposed ones included; single bytes would take a load each. A tile of pairs
