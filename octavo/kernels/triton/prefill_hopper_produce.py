@@ -1,4 +1,8 @@
-"""The producer warp of :mod:`prefill_hopper`: takes tiles from the queue and loads their Q, K and V by TMA."""
+"""The producer warp of :mod:`prefill_hopper`: takes tiles from the queue and loads their Q, K and V by TMA.
+
+It takes a tile only when the loads of the one before are all but issued. A tile taken earlier would wait for its
+program to finish, which in the end, when few are left, keeps the whole device waiting for one program.
+"""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -10,6 +14,7 @@ from octavo.kernels.triton.prefill_tiles import split_index
 
 # Renamed after Triton 3.6.
 _async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+_async_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 
 
 @gluon.jit
@@ -42,12 +47,48 @@ def _load_pages(descriptor, rows, ring, step, BLOCK_N: gl.constexpr, D: gl.const
 
 
 @gluon.jit
+def _store_pages(descriptor, rows, ring, step, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr):
+    """Store a loaded block of tokens page by page; a negative row stores nothing."""
+    page: gl.constexpr = descriptor.block_shape[0]
+    width: gl.constexpr = descriptor.block_shape[1]
+    slots, full, _empty = ring
+    mbarrier.wait(full.index(step % STAGES), step // STAGES & 1)
+    block = slots.index(step % STAGES)
+    for i in gl.static_range(BLOCK_N // page):
+        for j in gl.static_range(D // width):
+            part = block.slice(i * page, page, dim=0).slice(j * width, width, dim=1)
+            _async_store(descriptor, [rows[i], j * width], part)
+
+
+@gluon.jit
+def _own_rows(first_token, end_token, kv_head, mapping_ptr, block_rows, head_rows, BLOCK_N: gl.constexpr, PAGE: gl.constexpr):
+    """The first cache rows of each page for the ``BLOCK_N`` tokens of the step from ``first_token`` on.
+
+    Those of pages without a token before ``end_token``, or without a place in the cache, are outside of the cache.
+    """
+    rows = ()
+    for i in gl.static_range(BLOCK_N // PAGE):
+        token = first_token + i * PAGE
+        place = gl.load(mapping_ptr + token, mask=token < end_token, other=-1)
+        row = (place // PAGE).to(gl.int32) * block_rows + kv_head * head_rows
+        rows = rows + (gl.where(place >= 0, row, -PAGE),)  # type: ignore[assignment]
+    return rows
+
+
+@gluon.jit
+def _next_item(queue_ptr):
+    """Take an item; the programs' first ones are not in the queue."""
+    return gl.num_programs(0) + gl.atomic_add(queue_ptr, 1, sem="relaxed")
+
+
+@gluon.jit
 def produce(
     descriptors,
     rings,
     board,
     batch,
     pages,
+    mapping_ptr,
     queue_ptr,
     heads_at_once,
     window,
@@ -57,6 +98,7 @@ def produce(
     D: gl.constexpr,
     STAGES: gl.constexpr,
     PAGED: gl.constexpr,
+    STORES: gl.constexpr,
     WINDOW: gl.constexpr,
     PDL: gl.constexpr,
 ):
@@ -73,11 +115,10 @@ def produce(
     step = 0
     index = gl.program_id(0)
     while index < num_items:
-        # Take the next item now, to hide the latency of the atomic.
-        next_index = gl.num_programs(0) + gl.atomic_add(queue_ptr, 1, sem="relaxed")
         tile, kv_head, member = split_index(index, num_tiles, heads_at_once, GROUP)
         head = kv_head * GROUP + member
         row, start, length, first_query = find_tile(tile, starts_ptr, num_decode, skipped, num_rows, 2 * half)
+        next_index = index
         if first_query < length:
             seq_len = gl.load(lens_ptr + row) if PAGED else length
             first_position = seq_len - length + first_query
@@ -100,17 +141,40 @@ def produce(
                         first_row = gl.load(table_ptr + number) * block_rows + kv_head * head_rows
                         rows = rows + (first_row,)  # type: ignore[assignment]
                     _load_pages(k_pages, rows, k_ring, step, BLOCK_N, D, STAGES)
+                    if block == first_block:
+                        next_index = _next_item(queue_ptr)
                     _load_pages(v_pages, rows, v_ring, step, BLOCK_N, D, STAGES)
                     block -= 1
                     step += 1
+            # The tile's own keys, whose block comes first, are stored when the ring is full of loads.
+            own_block = block
+            own_step = step
+            store_block = gl.maximum(block - (STAGES - 1), first_block)
             while block >= first_block:
                 at = start + block * BLOCK_N
+                if STORES:
+                    tma.store_wait(0)
                 _load(k_desc, at, kv_head * D, k_ring, step, STAGES)
+                # Until there is room for the last values, there is time to take an item.
+                if block == first_block:
+                    next_index = _next_item(queue_ptr)
                 _load(v_desc, at, kv_head * D, v_ring, step, STAGES)
+                if STORES:  # noqa: SIM102
+                    if (block == store_block) & (member == 0):
+                        rows = _own_rows(
+                            start + own_block * BLOCK_N, start + length, kv_head, mapping_ptr, block_rows, head_rows,
+                            BLOCK_N, k_pages.block_shape[0],
+                        )  # fmt: skip
+                        _store_pages(k_pages, rows, k_ring, own_step, BLOCK_N, D, STAGES)
+                        _store_pages(v_pages, rows, v_ring, own_step, BLOCK_N, D, STAGES)
                 block -= 1
                 step += 1
+        else:
+            next_index = _next_item(queue_ptr)
         index = next_index
     post_tile(board, num_done, 0, 0, 0, 0, 0)
+    if STORES:
+        tma.store_wait(0)
     # The last program to finish resets the queue to zeros.
     if gl.atomic_add(queue_ptr + 1, 1) == gl.num_programs(0) - 1:
         gl.store(queue_ptr, 0)
