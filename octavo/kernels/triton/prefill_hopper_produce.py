@@ -7,7 +7,7 @@ program to finish, which in the end, when few are left, keeps the whole device w
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.triton.prefill_hopper_tiles import count_tiles, find_tile, key_range, post_tile
 from octavo.kernels.triton.prefill_tiles import split_index
@@ -61,7 +61,9 @@ def _store_pages(descriptor, rows, ring, step, BLOCK_N: gl.constexpr, D: gl.cons
 
 
 @gluon.jit
-def _own_rows(first_token, end_token, kv_head, mapping_ptr, block_rows, head_rows, BLOCK_N: gl.constexpr, PAGE: gl.constexpr):
+def _own_rows(
+    first_token, end_token, kv_head, mapping_ptr, block_rows, head_rows, BLOCK_N: gl.constexpr, PAGE: gl.constexpr
+):
     """The first cache rows of each page for the ``BLOCK_N`` tokens of the step from ``first_token`` on.
 
     Those of pages without a token before ``end_token``, or without a place in the cache, are outside of the cache.
@@ -173,6 +175,8 @@ def produce(
             next_index = _next_item(queue_ptr)
         index = next_index
     post_tile(board, num_done, 0, 0, 0, 0, 0)
+    if PDL:
+        gdc_launch_dependents()
     if STORES:
         tma.store_wait(0)
     # The last program to finish resets the queue to zeros.

@@ -52,15 +52,11 @@ def qk_rope_store(
     num_tokens, (_, all_heads, head_dim), rotary_dim = len(slot_mapping), qkv.shape, cos.shape[-1]
     if num_tokens == 0:
         return
-    assert qkv.is_contiguous()
-    part, block, head, token, block_size = 0, 0, 0, 0, 1
-    if kv_cache is not None:
-        assert kv_cache.stride(-1) == 1
-        part, block, head, token, _ = kv_cache.stride()
-        block_size = kv_cache.shape[3]
-    num_done = num_heads + num_kv_heads if kv_cache is None else all_heads
-    tile = tile or choose_tile(num_done, head_dim)
-    _qk_rope_store_kernel[(num_tokens * triton.cdiv(num_done, tile.num_heads),)](
+    assert qkv.is_contiguous() and (kv_cache is None or kv_cache.stride(-1) == 1)
+    num_used = num_heads + num_kv_heads if kv_cache is None else all_heads
+    tile = tile or choose_tile(num_used, head_dim)
+    part, block, head, token, _ = (0,) * 5 if kv_cache is None else kv_cache.stride()
+    _qk_rope_store_kernel[(num_tokens * triton.cdiv(num_used, tile.num_heads),)](
         qkv,
         q_norm,
         k_norm,
@@ -80,7 +76,7 @@ def qk_rope_store(
         NUM_KV_HEADS=num_kv_heads,
         HEAD_DIM=head_dim,
         ROTARY_DIM=rotary_dim,
-        BLOCK_SIZE=block_size,
+        BLOCK_SIZE=1 if kv_cache is None else kv_cache.shape[3],
         HALF_BLOCK=triton.next_power_of_2(max(rotary_dim // 2, 1)),
         REST_BLOCK=triton.next_power_of_2(max(head_dim - rotary_dim, 1)),
         HEADS=tile.num_heads,
@@ -165,12 +161,12 @@ def _qk_rope_store_kernel(
 ):
     """A program handles ``HEADS`` heads of one token, of Q, K and V alike; grid (tokens · tiles of heads)."""
     all_heads: tl.constexpr = NUM_HEADS + 2 * NUM_KV_HEADS
-    num_done: tl.constexpr = all_heads if cache is not None else NUM_HEADS + NUM_KV_HEADS
-    num_tiles: tl.constexpr = (num_done + HEADS - 1) // HEADS
+    num_used: tl.constexpr = all_heads if cache is not None else NUM_HEADS + NUM_KV_HEADS
+    num_tiles: tl.constexpr = (num_used + HEADS - 1) // HEADS
     half: tl.constexpr = ROTARY_DIM // 2
     token = (tl.program_id(0) // num_tiles).to(tl.int64)
     head = tl.program_id(0) % num_tiles * HEADS + tl.arange(0, HEADS)[:, None]
-    is_head, is_query, is_value = head < num_done, head < NUM_HEADS, head >= NUM_HEADS + NUM_KV_HEADS
+    is_head, is_query, is_value = head < num_used, head < NUM_HEADS, head >= NUM_HEADS + NUM_KV_HEADS
     is_key = ~is_query & ~is_value
     is_normed = ~is_value
     if q_norm is None:
@@ -193,7 +189,6 @@ def _qk_rope_store_kernel(
     if counts is not None:  # noqa: SIM102
         if token < tl.load(counts + 4):
             return
-    place = tl.full((), -1, tl.int64)
     if cache is not None:
         place = tl.load(slot_mapping + token).to(tl.int64)
     qkv += token * all_heads * HEAD_DIM + head * HEAD_DIM
@@ -224,10 +219,11 @@ def _qk_rope_store_kernel(
     rotated_high = (wide_high * cosine + wide_low * sine).to(dtype)
 
     kv_head = head - NUM_HEADS - tl.where(is_value, NUM_KV_HEADS, 0)
+    in_place, in_cache = ~is_value, None
     if cache is not None:
         cache += place // BLOCK_SIZE * cache_block_stride + place % BLOCK_SIZE * cache_token_stride
         cache += kv_head.to(tl.int64) * cache_head_stride + tl.where(is_value, cache_part_stride, 0)
-    in_place, in_cache = ~is_value, ~is_query & (place >= 0)
+        in_cache = ~is_query & (place >= 0)
     scale = None
     if scales is not None:
         scales += place // BLOCK_SIZE * scale_block + place % BLOCK_SIZE * scale_token
