@@ -48,16 +48,17 @@ def _load_pages(descriptor, rows, ring, step, BLOCK_N: gl.constexpr, D: gl.const
 
 @gluon.jit
 def _store_pages(descriptor, rows, ring, step, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr):
-    """Store a loaded block of tokens page by page; a negative row stores nothing."""
+    """Store a loaded block of tokens page by page, those that have a row (it is not negative)."""
     page: gl.constexpr = descriptor.block_shape[0]
     width: gl.constexpr = descriptor.block_shape[1]
     slots, full, _empty = ring
     mbarrier.wait(full.index(step % STAGES), step // STAGES & 1)
     block = slots.index(step % STAGES)
     for i in gl.static_range(BLOCK_N // page):
-        for j in gl.static_range(D // width):
-            part = block.slice(i * page, page, dim=0).slice(j * width, width, dim=1)
-            _async_store(descriptor, [rows[i], j * width], part)
+        if rows[i] >= 0:
+            for j in gl.static_range(D // width):
+                part = block.slice(i * page, page, dim=0).slice(j * width, width, dim=1)
+                _async_store(descriptor, [rows[i], j * width], part)
 
 
 @gluon.jit
@@ -66,14 +67,14 @@ def _own_rows(
 ):
     """The first cache rows of each page for the ``BLOCK_N`` tokens of the step from ``first_token`` on.
 
-    Those of pages without a token before ``end_token``, or without a place in the cache, are outside of the cache.
+    Those of pages without a token before ``end_token``, or without a place in the cache, are −1.
     """
     rows = ()
     for i in gl.static_range(BLOCK_N // PAGE):
         token = first_token + i * PAGE
         place = gl.load(mapping_ptr + token, mask=token < end_token, other=-1)
         row = (place // PAGE).to(gl.int32) * block_rows + kv_head * head_rows
-        rows = rows + (gl.where(place >= 0, row, -PAGE),)  # type: ignore[assignment]
+        rows = rows + (gl.where(place >= 0, row, -1),)  # type: ignore[assignment]
     return rows
 
 
