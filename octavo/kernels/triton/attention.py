@@ -1,8 +1,8 @@
 """Paged attention on a GPU: chooses the kernels of a layer from the step's shape.
 
 Decoding rows (one token, and drafts) take one launch, :mod:`decode_attention`: norms, rotation, cache store and
-attention. Chunks take two:
-:mod:`rotary` norms, rotates and stores, then :mod:`prefill_attention` attends.
+attention. Chunks take two: :mod:`rotary` norms, rotates and stores, then :mod:`prefill_attention` attends. On Hopper
+the second one stores the keys and values of fresh prompts, whose tiles it loads anyway.
 """
 
 from typing import Any

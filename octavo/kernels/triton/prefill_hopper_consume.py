@@ -8,7 +8,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.triton.prefill_hopper_tiles import key_range, read_tile
 
@@ -229,3 +229,5 @@ def consume(
         at = (start + queries).to(gl.int64) * out_stride
         gl.store(out_ptr + at[:, None] + columns[None, :], values, mask=(queries < length)[:, None])
         start, length, seq_len, first_query, head = read_tile(board, num_done)
+    if PDL:
+        gdc_launch_dependents()

@@ -1,13 +1,13 @@
 """The producer warp of :mod:`prefill_hopper`: takes tiles from the queue and loads their Q, K and V by TMA.
 
-It takes a tile only when the loads of the one before are all but issued. A tile taken earlier would wait for its
-program to finish, which in the end, when few are left, keeps the whole device waiting for one program.
+It takes a tile only when it has issued all loads of the one before. A tile taken earlier would wait for its program,
+and at the end, when no others are left, so would the whole device.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.language.extra.cuda import gdc_wait
 
 from octavo.kernels.triton.prefill_hopper_tiles import count_tiles, find_tile, key_range, post_tile
 from octavo.kernels.triton.prefill_tiles import split_index
@@ -32,6 +32,31 @@ def _load(descriptor, row, column, ring, step, STAGES: gl.constexpr):
     """Load a block of contiguous tokens."""
     block, full = _reserve(ring, step, descriptor.block_type.nbytes, STAGES)
     _async_load(descriptor, [row, column], full, block)
+
+
+@gluon.jit
+def _load_blocks(
+    descriptors,
+    start,
+    kv_head,
+    block,
+    end_block,
+    rings,
+    step,
+    BLOCK_N: gl.constexpr,
+    D: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    """Load contiguous keys and values from block ``block`` down to ``end_block``; returns the next block and step."""
+    _q_desc, k_desc, v_desc, _k_pages, _v_pages = descriptors
+    _q_ring, k_ring, v_ring = rings
+    while block >= end_block:
+        at = start + block * BLOCK_N
+        _load(k_desc, at, kv_head * D, k_ring, step, STAGES)
+        _load(v_desc, at, kv_head * D, v_ring, step, STAGES)
+        block -= 1
+        step += 1
+    return block, step
 
 
 @gluon.jit
@@ -79,12 +104,6 @@ def _own_rows(
 
 
 @gluon.jit
-def _next_item(queue_ptr):
-    """Take an item; the programs' first ones are not in the queue."""
-    return gl.num_programs(0) + gl.atomic_add(queue_ptr, 1, sem="relaxed")
-
-
-@gluon.jit
 def produce(
     descriptors,
     rings,
@@ -105,15 +124,15 @@ def produce(
     WINDOW: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    q_desc, k_desc, v_desc, k_pages, v_pages = descriptors
+    q_desc, _k_desc, _v_desc, k_pages, v_pages = descriptors
     q_ring, k_ring, v_ring = rings
     starts_ptr, lens_ptr, counts_ptr = batch
     slots_ptr, tables_ptr, table_stride, block_rows, head_rows = pages
     half: gl.constexpr = q_desc.block_shape[0]
-    if PDL:
-        gdc_wait()
     num_decode, skipped, num_rows, num_tiles = count_tiles(starts_ptr, counts_ptr, 2 * half)
     num_items = num_tiles * GROUP * NUM_KV_HEADS
+    if PDL:
+        gdc_wait()
     num_done = 0
     step = 0
     index = gl.program_id(0)
@@ -121,7 +140,6 @@ def produce(
         tile, kv_head, member = split_index(index, num_tiles, heads_at_once, GROUP)
         head = kv_head * GROUP + member
         row, start, length, first_query = find_tile(tile, starts_ptr, num_decode, skipped, num_rows, 2 * half)
-        next_index = index
         if first_query < length:
             seq_len = gl.load(lens_ptr + row) if PAGED else length
             first_position = seq_len - length + first_query
@@ -144,40 +162,32 @@ def produce(
                         first_row = gl.load(table_ptr + number) * block_rows + kv_head * head_rows
                         rows = rows + (first_row,)  # type: ignore[assignment]
                     _load_pages(k_pages, rows, k_ring, step, BLOCK_N, D, STAGES)
-                    if block == first_block:
-                        next_index = _next_item(queue_ptr)
                     _load_pages(v_pages, rows, v_ring, step, BLOCK_N, D, STAGES)
                     block -= 1
                     step += 1
-            # The tile's own keys, whose block comes first, are stored when the ring is full of loads.
-            own_block = block
-            own_step = step
-            store_block = gl.maximum(block - (STAGES - 1), first_block)
-            while block >= first_block:
-                at = start + block * BLOCK_N
-                if STORES:
-                    tma.store_wait(0)
-                _load(k_desc, at, kv_head * D, k_ring, step, STAGES)
-                # Until there is room for the last values, there is time to take an item.
-                if block == first_block:
-                    next_index = _next_item(queue_ptr)
-                _load(v_desc, at, kv_head * D, v_ring, step, STAGES)
-                if STORES:  # noqa: SIM102
-                    if (block == store_block) & (member == 0):
-                        rows = _own_rows(
-                            start + own_block * BLOCK_N, start + length, kv_head, mapping_ptr, block_rows, head_rows,
-                            BLOCK_N, k_pages.block_shape[0],
-                        )  # fmt: skip
-                        _store_pages(k_pages, rows, k_ring, own_step, BLOCK_N, D, STAGES)
-                        _store_pages(v_pages, rows, v_ring, own_step, BLOCK_N, D, STAGES)
-                block -= 1
-                step += 1
-        else:
-            next_index = _next_item(queue_ptr)
-        index = next_index
+            if STORES:
+                # The tile's own block is the first. It is stored once the ring is full, or no blocks are left.
+                tma.store_wait(0)
+                own_block = block
+                own_step = step
+                full_block = gl.maximum(block - (STAGES - 1), first_block)
+                block, step = _load_blocks(
+                    descriptors, start, kv_head, block, full_block, rings, step, BLOCK_N, D, STAGES
+                )  # fmt: skip
+                if member == 0:
+                    rows = _own_rows(
+                        start + own_block * BLOCK_N, start + length, kv_head, mapping_ptr, block_rows, head_rows,
+                        BLOCK_N, k_pages.block_shape[0],
+                    )  # fmt: skip
+                    _store_pages(k_pages, rows, k_ring, own_step, BLOCK_N, D, STAGES)
+                    _store_pages(v_pages, rows, v_ring, own_step, BLOCK_N, D, STAGES)
+                    if block >= first_block:
+                        tma.store_wait(0)
+            block, step = _load_blocks(
+                descriptors, start, kv_head, block, first_block, rings, step, BLOCK_N, D, STAGES
+            )  # fmt: skip
+        index = gl.num_programs(0) + gl.atomic_add(queue_ptr, 1, sem="relaxed")
     post_tile(board, num_done, 0, 0, 0, 0, 0)
-    if PDL:
-        gdc_launch_dependents()
     if STORES:
         tma.store_wait(0)
     # The last program to finish resets the queue to zeros.
