@@ -124,7 +124,7 @@ def produce(
     WINDOW: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    q_desc, _k_desc, _v_desc, k_pages, v_pages = descriptors
+    q_desc, k_desc, v_desc, k_pages, v_pages = descriptors
     q_ring, k_ring, v_ring = rings
     starts_ptr, lens_ptr, counts_ptr = batch
     slots_ptr, tables_ptr, table_stride, block_rows, head_rows = pages
@@ -168,21 +168,27 @@ def produce(
             if STORES:
                 # The tile's own block is the first. It is stored once the ring is full, or no blocks are left.
                 tma.store_wait(0)
-                own_block = block
+                rows = _own_rows(
+                    start + block * BLOCK_N, start + length, kv_head, mapping_ptr, block_rows, head_rows, BLOCK_N,
+                    k_pages.block_shape[0],
+                )  # fmt: skip
                 own_step = step
                 full_block = gl.maximum(block - (STAGES - 1), first_block)
                 block, step = _load_blocks(
                     descriptors, start, kv_head, block, full_block, rings, step, BLOCK_N, D, STAGES
                 )  # fmt: skip
                 if member == 0:
-                    rows = _own_rows(
-                        start + own_block * BLOCK_N, start + length, kv_head, mapping_ptr, block_rows, head_rows,
-                        BLOCK_N, k_pages.block_shape[0],
-                    )  # fmt: skip
+                    # Consumers are done with the keys first, so these are replaced before the values are stored.
                     _store_pages(k_pages, rows, k_ring, own_step, BLOCK_N, D, STAGES)
+                    if block >= first_block:
+                        tma.store_wait(0)
+                        _load(k_desc, start + block * BLOCK_N, kv_head * D, k_ring, step, STAGES)
                     _store_pages(v_pages, rows, v_ring, own_step, BLOCK_N, D, STAGES)
                     if block >= first_block:
                         tma.store_wait(0)
+                        _load(v_desc, start + block * BLOCK_N, kv_head * D, v_ring, step, STAGES)
+                        block -= 1
+                        step += 1
             block, step = _load_blocks(
                 descriptors, start, kv_head, block, first_block, rings, step, BLOCK_N, D, STAGES
             )  # fmt: skip
