@@ -19,7 +19,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from octavo.kernels.triton.launch import dependent_launch, is_hopper, num_multiprocessors
 from octavo.kernels.triton.prefill_hopper_consume import consume
 from octavo.kernels.triton.prefill_hopper_produce import produce
-from octavo.kernels.triton.prefill_tiles import choose_heads_at_once
+from octavo.kernels.triton.prefill_tiles import choose_queued_heads
 
 LOG2_E = 1.4426950408889634
 HALF_TILE = 64
@@ -115,7 +115,7 @@ def hopper_prefill(
         out.stride(0), block_tables.stride(0), block_rows, head_rows,
         scale * LOG2_E if softcap is None else scale / softcap,
         0.0 if softcap is None else softcap * LOG2_E,
-        window or 0, choose_heads_at_once(num_tiles, num_kv_heads, group, num_programs, not is_paged),
+        window or 0, choose_queued_heads(num_tiles, num_rows, num_kv_heads, group, num_programs, not is_paged),
         GROUP=group, NUM_KV_HEADS=num_kv_heads, BLOCK_N=config.block_n, D=head_dim,
         STAGES=config.num_stages, PAGED=is_paged, CAP=softcap is not None, WINDOW=window is not None,
         SINKS=sinks is not None, TAKE_TURNS=config.takes_turns, num_warps=4, **dependent_launch(q.device),
