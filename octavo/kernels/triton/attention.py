@@ -1,8 +1,8 @@
 """Paged attention on a GPU: chooses the kernels of a layer from the step's shape.
 
 Decoding rows (one token, and drafts) take one launch, :mod:`decode_attention`: norms, rotation, cache store and
-attention. Chunks take two:
-:mod:`rotary` norms, rotates and stores, then :mod:`prefill_attention` attends.
+attention. Chunks take two: :mod:`rotary` norms, rotates and stores, then :mod:`prefill_attention` attends. On Hopper
+the second one stores the keys and values of fresh prompts, whose tiles it loads anyway.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ from octavo.kernels.triton.decode_attention import (
     decode_attention,
 )
 from octavo.kernels.triton.launch import num_multiprocessors
-from octavo.kernels.triton.prefill_attention import prefill_attention
+from octavo.kernels.triton.prefill_attention import prefill_attention, stores_keys
 from octavo.kernels.triton.rotary import qk_rope_store
 
 _DETERMINISTIC_CUT = Cut(8, 512)
@@ -75,14 +75,15 @@ class TritonAttention(AttentionBackend):
         if shape.has_chunks:
             split_qkv = qkv.view(len(qkv), heads + 2 * kv_heads, spec.head_dim)
             counts = rows.counts if shape.has_decodes else None
+            stores_later = self._stores_later(split_qkv, kv_cache, plan, spec, terms, scales)
             qk_rope_store(
-                split_qkv, query, key, eps, *rope, kv_cache, plan.slot_mapping, heads, kv_heads, counts,
-                scales=scales,
+                split_qkv, query, key, eps, *rope, None if stores_later else kv_cache, plan.slot_mapping, heads,
+                kv_heads, counts, scales=scales,
             )  # fmt: skip
         if shape.has_decodes:
             decode_attention(qkv, *rope, query, key, eps, **self._decoding(kv_cache, plan, spec, terms, out, scales))
         if shape.has_chunks:
-            self._prefill(split_qkv, kv_cache, plan, spec, terms, out, scales)
+            self._prefill(split_qkv, kv_cache, plan, spec, terms, out, scales, stores_later)
         return out.flatten(1)
 
     def _decoding(
@@ -123,6 +124,29 @@ class TritonAttention(AttentionBackend):
             "scales": scales,
         }
 
+    def _stores_later(
+        self,
+        qkv: torch.Tensor,
+        kv_cache: torch.Tensor,
+        plan: AttentionInputs,
+        spec: AttentionSpec,
+        terms: HeadTerms,
+        scales: CacheScales | None,
+    ) -> bool:
+        """Whether the chunks' attention stores their keys and values, not the launch before it."""
+        heads, kv_heads = spec.num_heads, spec.num_kv_heads
+        return stores_keys(
+            qkv[:, :heads],
+            qkv[:, heads : heads + kv_heads],
+            kv_cache,
+            max_query_len=plan.shape.max_query_len,
+            is_fresh=plan.shape.is_fresh,
+            window=plan.window,
+            slopes=terms.slopes,
+            deterministic=self._deterministic,
+            scales=scales,
+        )
+
     def _prefill(
         self,
         qkv: torch.Tensor,
@@ -132,6 +156,7 @@ class TritonAttention(AttentionBackend):
         terms: HeadTerms,
         out: torch.Tensor,
         scales: CacheScales | None,
+        stores_later: bool,
     ) -> None:
         rows, shape = plan.rows, plan.shape
         heads, kv_heads = spec.num_heads, spec.num_kv_heads
@@ -157,6 +182,7 @@ class TritonAttention(AttentionBackend):
             slopes=terms.slopes,
             deterministic=self._deterministic,
             scales=scales,
+            slot_mapping=plan.slot_mapping if stores_later else None,
         )
 
     def _cut(

@@ -8,8 +8,34 @@ import triton
 
 from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.triton.launch import num_multiprocessors
-from octavo.kernels.triton.prefill_hopper import can_hopper_prefill, hopper_config, hopper_prefill
+from octavo.kernels.triton.prefill_hopper import (
+    can_hopper_prefill,
+    can_hopper_store,
+    hopper_config,
+    hopper_prefill,
+)
 from octavo.kernels.triton.prefill_portable import TileConfig, portable_prefill
+
+
+def stores_keys(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    kv_cache: torch.Tensor,
+    *,
+    max_query_len: int,
+    is_fresh: bool,
+    window: int | None,
+    slopes: torch.Tensor | None,
+    deterministic: bool,
+    scales: CacheScales | None,
+) -> bool:
+    """Whether :func:`prefill_attention` can store the chunks' keys and values, which it loads anyway, for these."""
+    return (
+        is_fresh
+        and window is None
+        and can_hopper_store(q)
+        and _takes_hopper(q, k, kv_cache, max_query_len, window, slopes, deterministic, scales)
+    )
 
 
 def prefill_attention(
@@ -35,13 +61,15 @@ def prefill_attention(
     slopes: torch.Tensor | None,
     deterministic: bool = False,
     scales: CacheScales | None = None,
+    slot_mapping: torch.Tensor | None = None,
 ) -> None:
     """Causal attention of every row's chunk, the last ``query_len`` tokens of its sequence; decode rows are skipped.
 
     Args:
         q: ``[≥ T, H, D]``, the last two dimensions contiguous.
         k, v: ``[≥ T, Hkv, D]``, the last two dimensions contiguous: the step's own keys and values.
-        kv_cache: ``[2, blocks, Hkv, block_size, D]``, with the step's tokens already stored.
+        kv_cache: ``[2, blocks, Hkv, block_size, D]``, with the step's tokens already stored, unless ``slot_mapping`` is
+            given.
         block_tables: ``[S, M]`` int32, rows by slot; only entries of visible tokens are read.
         slots: ``[R]`` integers, each row's slot.
         query_starts: ``[R + 1]`` int32, each row's first token among the step's.
@@ -58,18 +86,19 @@ def prefill_attention(
         deterministic: use the same kernel and tiles for every mix of chunks, so that a row's bits do not depend on it.
         scales: of a quantised cache, which is read even if every chunk starts at position 0: what a token sees must not
             depend on how its prompt was cut. Only the portable kernel reads it.
+        slot_mapping: ``[≥ T]`` int64, where each token goes in the cache; only if :func:`stores_keys`. Then keys and
+            values of chunks are stored there. Slots behind a row's last token in its block may get any value.
     """
-    cache = None if is_fresh and scales is None else kv_cache
+    cache = None if is_fresh and scales is None and slot_mapping is None else kv_cache
     num_heads, num_kv_heads = q.shape[1], k.shape[1]
-    is_long = deterministic or max_query_len > _SHORT_CHUNK
-    has_chunks = window is not None and window < 0
-    if is_long and not has_chunks and slopes is None and scales is None and can_hopper_prefill(q, k, cache):
+    if _takes_hopper(q, k, cache, max_query_len, window, slopes, deterministic, scales):
         hopper_prefill(
             q, k, v, cache, block_tables, slots, query_starts, seq_lens, counts, out,
             num_tokens=num_tokens, num_rows=num_rows, scale=scale, window=window, softcap=softcap, sinks=sinks,
-            config=hopper_config(q.shape[2]),
+            config=hopper_config(q.shape[2]), slot_mapping=slot_mapping,
         )  # fmt: skip
         return
+    assert slot_mapping is None
     group = triton.next_power_of_2(num_heads // num_kv_heads)
     is_short = max_query_len <= _SHORT_CHUNK and not deterministic
     pack = group if 1 < group <= 16 and 2 * max_query_len <= _SMALL_TILE and is_short else 1
@@ -81,6 +110,21 @@ def prefill_attention(
         num_tokens=num_tokens, num_rows=num_rows, scale=scale, window=window, softcap=softcap, sinks=sinks,
         slopes=slopes, scales=scales, pack=pack, config=portable_config(q.dtype, q.shape[2], is_small),
     )  # fmt: skip
+
+
+def _takes_hopper(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cache: torch.Tensor | None,
+    max_query_len: int,
+    window: int | None,
+    slopes: torch.Tensor | None,
+    deterministic: bool,
+    scales: CacheScales | None,
+) -> bool:
+    is_long = deterministic or max_query_len > _SHORT_CHUNK
+    has_chunks = window is not None and window < 0
+    return is_long and not has_chunks and slopes is None and scales is None and can_hopper_prefill(q, k, cache)
 
 
 _SMALL_TILE = 64

@@ -19,7 +19,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from octavo.kernels.triton.launch import dependent_launch, is_hopper, num_multiprocessors
 from octavo.kernels.triton.prefill_hopper_consume import consume
 from octavo.kernels.triton.prefill_hopper_produce import produce
-from octavo.kernels.triton.prefill_tiles import choose_heads_at_once
+from octavo.kernels.triton.prefill_tiles import choose_queued_heads
 
 LOG2_E = 1.4426950408889634
 HALF_TILE = 64
@@ -61,6 +61,11 @@ def can_hopper_prefill(q: torch.Tensor, k: torch.Tensor, kv_cache: torch.Tensor 
     return are_rows and kv_cache.data_ptr() % 16 == 0 and kv_cache.shape[3] in {8, 16, 32, 64}
 
 
+def can_hopper_store(q: torch.Tensor) -> bool:
+    """Whether a block of keys is a tile's own, so that each tile can store its keys and values in the cache."""
+    return hopper_config(q.shape[2]).block_n == 2 * HALF_TILE
+
+
 def hopper_prefill(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -80,15 +85,17 @@ def hopper_prefill(
     softcap: float | None,
     sinks: torch.Tensor | None,
     config: HopperConfig,
+    slot_mapping: torch.Tensor | None = None,
 ) -> None:
     """Launch the kernel; see ``prefill_attention`` for arguments. Launches must not overlap: they share a work queue.
 
     Args:
-        kv_cache: None if every chunk starts at position 0.
+        kv_cache: None if every chunk starts at position 0, unless with ``slot_mapping``: then it is only written.
     """
     num_heads, head_dim = q.shape[1:]
     num_kv_heads = k.shape[1]
     group = num_heads // num_kv_heads
+    is_paged = kv_cache is not None and slot_mapping is None
     box = (config.block_n, head_dim)
     key_shape, key_stride = (k.shape[0], num_kv_heads * head_dim), k.stride(0)
     # For TMA, the cache is a matrix whose rows are one token of one head; the rows of a page are contiguous.
@@ -104,13 +111,13 @@ def hopper_prefill(
     _hopper_kernel[(min(num_tiles * num_heads, num_programs),)](
         _descriptor(q, (q.shape[0], num_heads * head_dim), q.stride(0), (HALF_TILE, head_dim)),
         _descriptor(k, key_shape, key_stride, box), _descriptor(v, key_shape, key_stride, box), *pages,
-        out, query_starts, seq_lens, counts, slots, block_tables, sinks, _queue(q.device),
+        out, query_starts, seq_lens, counts, slots, block_tables, slot_mapping, sinks, _queue(q.device),
         out.stride(0), block_tables.stride(0), block_rows, head_rows,
         scale * LOG2_E if softcap is None else scale / softcap,
         0.0 if softcap is None else softcap * LOG2_E,
-        window or 0, choose_heads_at_once(num_tiles, num_kv_heads, group, num_programs, kv_cache is None),
+        window or 0, choose_queued_heads(num_tiles, num_rows, num_kv_heads, group, num_programs, not is_paged),
         GROUP=group, NUM_KV_HEADS=num_kv_heads, BLOCK_N=config.block_n, D=head_dim,
-        STAGES=config.num_stages, PAGED=kv_cache is not None, CAP=softcap is not None, WINDOW=window is not None,
+        STAGES=config.num_stages, PAGED=is_paged, CAP=softcap is not None, WINDOW=window is not None,
         SINKS=sinks is not None, TAKE_TURNS=config.takes_turns, num_warps=4, **dependent_launch(q.device),
     )  # fmt: skip
 
@@ -120,7 +127,7 @@ def _hopper_kernel(
     q_desc,  # [T, H · D], boxes of 64 tokens of a head
     k_desc,  # [T, Hkv · D], boxes of BLOCK_N tokens of a head
     v_desc,
-    k_pages,  # the cache's keys as rows of a head, in boxes of a page; None if every chunk starts at position 0
+    k_pages,  # the cache's keys as rows of a head, in boxes of a page; None if it is neither read nor written
     v_pages,
     out_ptr,  # [T, H, D]
     starts_ptr,  # [R + 1]
@@ -128,6 +135,7 @@ def _hopper_kernel(
     counts_ptr,
     slots_ptr,  # [R]
     tables_ptr,  # [S, M]
+    mapping_ptr,  # [T] where tokens of chunks go in the cache; None if they are there
     sinks_ptr,  # [H]
     queue_ptr,  # [2] zeros: items handed out, programs that have finished
     out_stride,
@@ -180,6 +188,7 @@ def _hopper_kernel(
     fence_async_shared()
     rings = ((q_smem, q_full, q_empty), (k_smem, k_full, k_empty), (v_smem, v_full, v_empty))
     board = (notes, notes_full, notes_empty)
+    stores: gl.constexpr = mapping_ptr is not None
     batch = (starts_ptr, lens_ptr, counts_ptr)
     pages = (slots_ptr, tables_ptr, table_stride, block_rows, head_rows)
     gl.warp_specialize(
@@ -188,11 +197,12 @@ def _hopper_kernel(
                         BLOCK_N, D, STAGES, PAGED, CAP, WINDOW, SINKS, TAKE_TURNS, PDL)),
             (consume, (1, rings, board, turns, out_ptr, out_stride, sinks_ptr, scale, softcap, window,
                         BLOCK_N, D, STAGES, PAGED, CAP, WINDOW, SINKS, TAKE_TURNS, PDL)),
-            (produce, ((q_desc, k_desc, v_desc, k_pages, v_pages), rings, board, batch, pages, queue_ptr,
-                        heads_at_once, window, GROUP, NUM_KV_HEADS, BLOCK_N, D, STAGES, PAGED, WINDOW, PDL)),
+            (produce, ((q_desc, k_desc, v_desc, k_pages, v_pages), rings, board, batch, pages,
+                        mapping_ptr, queue_ptr, heads_at_once, window, GROUP, NUM_KV_HEADS, BLOCK_N, D, STAGES, PAGED,
+                        stores, WINDOW, PDL)),
         ],
         [4, 1],
-        [232, 40] if PAGED else [240, 24],
+        [232, 40] if PAGED or stores else [240, 24],
     )  # fmt: skip
 
 

@@ -25,6 +25,23 @@ def choose_heads_at_once(num_tiles: int, num_kv_heads: int, group: int, num_sms:
     return num_kv_heads if is_fresh and is_few else 1
 
 
+_QUEUED_TILES = 2
+"""Tiles per multiprocessor, of those that one row has in the heads taken together, with which a queue balances work."""
+
+
+def choose_queued_heads(
+    num_tiles: int, num_rows: int, num_kv_heads: int, group: int, num_sms: int, is_fresh: bool
+) -> int:
+    """The same if programs take tiles from a queue: as few as balance work, so that their keys stay in the L2 cache."""
+    if not is_fresh:
+        return 1
+    row_tiles = num_tiles * group
+    for heads in range(1, num_kv_heads):
+        if num_kv_heads % heads == 0 and row_tiles * heads >= _QUEUED_TILES * num_sms * num_rows:
+            return heads
+    return num_kv_heads
+
+
 @triton.jit
 def count_tiles(starts_ptr, counts_ptr, TILE: tl.constexpr):
     """Number of decode rows (they come first) and of their tokens, of all rows, and of tiles of the other rows."""

@@ -33,7 +33,7 @@ def qk_rope_store(
     eps: float,
     cos: torch.Tensor,
     sin: torch.Tensor,
-    kv_cache: torch.Tensor,
+    kv_cache: torch.Tensor | None,
     slot_mapping: torch.Tensor,
     num_heads: int,
     num_kv_heads: int,
@@ -44,6 +44,7 @@ def qk_rope_store(
     """Norm and rotate queries and keys in place, store keys and values; :func:`octavo.kernels.basic.qk_rope_store`.
 
     Args:
+        kv_cache: None stores nothing, so that values are not read either.
         counts: int32 on the device: the first ``counts[4]`` tokens are skipped. None skips none.
         tile: defaults to :func:`choose_tile`'s.
         scales: of a quantised cache.
@@ -51,10 +52,11 @@ def qk_rope_store(
     num_tokens, (_, all_heads, head_dim), rotary_dim = len(slot_mapping), qkv.shape, cos.shape[-1]
     if num_tokens == 0:
         return
-    assert qkv.is_contiguous() and kv_cache.stride(-1) == 1
-    tile = tile or choose_tile(all_heads, head_dim)
-    part, block, head, token, _ = kv_cache.stride()
-    _qk_rope_store_kernel[(num_tokens * triton.cdiv(all_heads, tile.num_heads),)](
+    assert qkv.is_contiguous() and (kv_cache is None or kv_cache.stride(-1) == 1)
+    num_used = num_heads + num_kv_heads if kv_cache is None else all_heads
+    tile = tile or choose_tile(num_used, head_dim)
+    part, block, head, token, _ = (0,) * 5 if kv_cache is None else kv_cache.stride()
+    _qk_rope_store_kernel[(num_tokens * triton.cdiv(num_used, tile.num_heads),)](
         qkv,
         q_norm,
         k_norm,
@@ -74,11 +76,11 @@ def qk_rope_store(
         NUM_KV_HEADS=num_kv_heads,
         HEAD_DIM=head_dim,
         ROTARY_DIM=rotary_dim,
-        BLOCK_SIZE=kv_cache.shape[3],
+        BLOCK_SIZE=1 if kv_cache is None else kv_cache.shape[3],
         HALF_BLOCK=triton.next_power_of_2(max(rotary_dim // 2, 1)),
         REST_BLOCK=triton.next_power_of_2(max(head_dim - rotary_dim, 1)),
         HEADS=tile.num_heads,
-        **scale_arguments(scales, kv_cache.dtype),
+        **scale_arguments(scales, qkv.dtype if kv_cache is None else kv_cache.dtype),
         num_warps=tile.num_warps,
         **dependent_launch(qkv.device),
     )
@@ -104,9 +106,10 @@ def _head_weight(q_norm, k_norm, columns, is_query, is_key):
 def _store(values, qkv, cache, columns, mask, in_place, in_cache, scale, LARGEST: tl.constexpr):
     """Store a part of each head in place, in the cache, or both."""
     tl.store(qkv + columns, values, mask & in_place)
-    if scale is not None:
-        values = round_values(values, scale, LARGEST, cache.dtype.element_ty)
-    tl.store(cache + columns, values, mask & in_cache)
+    if cache is not None:
+        if scale is not None:
+            values = round_values(values, scale, LARGEST, cache.dtype.element_ty)
+        tl.store(cache + columns, values, mask & in_cache)
 
 
 @triton.jit
@@ -158,11 +161,12 @@ def _qk_rope_store_kernel(
 ):
     """A program handles ``HEADS`` heads of one token, of Q, K and V alike; grid (tokens · tiles of heads)."""
     all_heads: tl.constexpr = NUM_HEADS + 2 * NUM_KV_HEADS
-    num_tiles: tl.constexpr = (all_heads + HEADS - 1) // HEADS
+    num_used: tl.constexpr = all_heads if cache is not None else NUM_HEADS + NUM_KV_HEADS
+    num_tiles: tl.constexpr = (num_used + HEADS - 1) // HEADS
     half: tl.constexpr = ROTARY_DIM // 2
     token = (tl.program_id(0) // num_tiles).to(tl.int64)
     head = tl.program_id(0) % num_tiles * HEADS + tl.arange(0, HEADS)[:, None]
-    is_head, is_query, is_value = head < all_heads, head < NUM_HEADS, head >= NUM_HEADS + NUM_KV_HEADS
+    is_head, is_query, is_value = head < num_used, head < NUM_HEADS, head >= NUM_HEADS + NUM_KV_HEADS
     is_key = ~is_query & ~is_value
     is_normed = ~is_value
     if q_norm is None:
@@ -185,7 +189,8 @@ def _qk_rope_store_kernel(
     if counts is not None:  # noqa: SIM102
         if token < tl.load(counts + 4):
             return
-    place = tl.load(slot_mapping + token).to(tl.int64)
+    if cache is not None:
+        place = tl.load(slot_mapping + token).to(tl.int64)
     qkv += token * all_heads * HEAD_DIM + head * HEAD_DIM
     x_low = tl.load(qkv + low, in_half, other=0.0)
     x_high = tl.load(qkv + half + low, in_half, other=0.0)
@@ -214,9 +219,11 @@ def _qk_rope_store_kernel(
     rotated_high = (wide_high * cosine + wide_low * sine).to(dtype)
 
     kv_head = head - NUM_HEADS - tl.where(is_value, NUM_KV_HEADS, 0)
-    cache += place // BLOCK_SIZE * cache_block_stride + place % BLOCK_SIZE * cache_token_stride
-    cache += kv_head.to(tl.int64) * cache_head_stride + tl.where(is_value, cache_part_stride, 0)
-    in_place, in_cache = ~is_value, ~is_query & (place >= 0)
+    in_place, in_cache = ~is_value, None
+    if cache is not None:
+        cache += place // BLOCK_SIZE * cache_block_stride + place % BLOCK_SIZE * cache_token_stride
+        cache += kv_head.to(tl.int64) * cache_head_stride + tl.where(is_value, cache_part_stride, 0)
+        in_cache = ~is_query & (place >= 0)
     scale = None
     if scales is not None:
         scales += place // BLOCK_SIZE * scale_block + place % BLOCK_SIZE * scale_token

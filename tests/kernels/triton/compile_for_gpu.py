@@ -178,8 +178,9 @@ def main(case: str) -> None:
             if not case.endswith("mxfp4"):
                 module.weight.copy_(module.weight.to(dtype))  # as most checkpoints have it
     finish(model)
-    # A warp's part of a tile is one block of a quantised cache, and several of another.
-    block_size = 16 if stored.dtype else 4
+    # A warp's part of a tile is one block of a quantised cache, and several of another. Prefill on Hopper reads and
+    # writes the cache only in blocks of 8 tokens or more.
+    block_size = 16 if stored.dtype or case.startswith("llama-bfloat16") else 4
     plan = TinyEngine(config, model, max_num_batched_tokens=1024, max_num_seqs=8, block_size=block_size).plan
     plan = replace(plan, dtype=str(dtype).removeprefix("torch."))
     if case.endswith("drafts"):

@@ -52,7 +52,8 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
         [sys.executable, str(SCRIPT), case], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    names = {line.split()[0] for line in done.stdout.splitlines()}
+    counts = {name: int(count) for name, count in map(str.split, done.stdout.splitlines())}
+    names = counts.keys()
     attention = {"paged_decode_kernel"}
     if case.startswith("deepseek"):
         attention = {"_latent_inputs_kernel", "_latent_kernel", "_head_linear_kernel"}
@@ -73,6 +74,8 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
     # One case is deterministic; floats of 4 bits go to the tensor cores.
     assert names & few == (few if has_experts and not case.endswith(("float16-int8", "mxfp4")) else set())
     assert ("_hopper_kernel" in names) == has_hopper_kernel
+    if has_hopper_kernel and case.startswith("llama-bfloat16"):
+        assert counts["_hopper_kernel"] == 2  # one stores fresh prompts' keys, one reads cached keys
     assert ("_quantize_kernel" in names) == case.endswith(("float8", "int8"))
     assert ("_quantize_normed_kernel" in names) == case.endswith("float8")
     assert ("float8_linear_kernel" in names) == case.endswith("float8")

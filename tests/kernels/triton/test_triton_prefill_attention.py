@@ -1,6 +1,7 @@
 """Prefill attention against a loop over rows in float32: mixed lengths, windows, caps, sinks, pages, garbage."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -271,6 +272,66 @@ def test_long_chunks(device: torch.device, dtype: torch.dtype, head_dim: int, wi
         )
         check(case)
         check(case, softcap=2.0, has_sinks=True)
+
+
+@pytest.mark.skipif(IS_INTERPRETED, reason="only the kernel for Hopper stores")
+@pytest.mark.parametrize(
+    ("head_dim", "heads", "block_size", "dtype"),
+    [
+        (64, (2, 2), 16, torch.bfloat16),
+        (64, (15, 5), 8, torch.float16),
+        (64, (4, 2), 64, torch.bfloat16),
+        (128, (3, 3), 16, torch.bfloat16),
+        (128, (4, 2), 32, torch.float16),
+        (128, (3, 1), 8, torch.bfloat16),
+    ],
+)
+def test_fresh_chunks_store_their_keys(
+    device: torch.device, head_dim: int, heads: tuple[int, int], block_size: int, dtype: torch.dtype
+) -> None:
+    lengths = [(1, 1), (2, 2), (300, 300), (128, 128), (1, 1), (129, 129), (1000, 1000), (7, 7)]
+    case = make_case(
+        device, lengths, num_decode=1, head_dim=head_dim, heads=heads, block_size=block_size, dtype=dtype, spare_rows=3
+    )
+    steps = {"max_query_len": 1000, "is_fresh": True, "window": None, "slopes": None, "deterministic": False}
+    if not prefill.stores_keys(case.q, case.k, case.cache, **steps, scales=None):
+        pytest.skip("no such kernel on this device")
+    mapping = torch.full((len(case.q),), -1, dtype=torch.int64, device=device)
+    wanted = torch.full_like(case.cache, 3.0)
+    is_free = torch.zeros(case.cache.shape[1], block_size, dtype=torch.bool, device=device)
+    for row, (length, _) in enumerate(lengths[1:], 1):
+        if length == 128:
+            continue  # a row without a place in the cache
+        tokens = slice(int(case.starts[row]), int(case.starts[row + 1]))
+        positions = torch.arange(length, device=device)
+        blocks = case.tables[case.slots[row], positions // block_size].long()
+        mapping[tokens] = blocks * block_size + positions % block_size
+        wanted[:, blocks, :, positions % block_size] = torch.stack((case.k[tokens], case.v[tokens])).transpose(0, 1)
+        is_free[blocks[-1], (length - 1) % block_size + 1 :] = True
+    outs, cache = [], torch.full_like(case.cache, 3.0)
+    for slot_mapping in (None, mapping):
+        outs.append(torch.full_like(case.q, 7.0, memory_format=torch.contiguous_format))
+        prefill_attention(
+            case.q, case.k, case.v, cache, case.tables, case.slots, case.starts, case.seq_lens, case.counts, outs[-1],
+            num_tokens=case.num_tokens, num_rows=len(case.slots), scale=0.1, softcap=None, sinks=None, **steps,
+            slot_mapping=slot_mapping,
+        )  # fmt: skip
+    torch.testing.assert_close(outs[1], outs[0], rtol=0, atol=0)
+    is_fixed = ~is_free[None, :, None, :, None].expand_as(cache)
+    assert torch.equal(cache[is_fixed], wanted[is_fixed]), "the cache holds the very bits, and nothing else"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"is_fresh": False}, {"window": 300}, {"slopes": torch.ones(4)}, {"max_query_len": 100}, {"head_dim": 256}],
+)
+def test_what_stores_keys(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefill, "can_hopper_prefill", lambda q, k, cache: cache is not None)
+    steps = {"max_query_len": 500, "is_fresh": True, "window": None, "slopes": None, "deterministic": False}
+    head_dim = change.get("head_dim", 64)
+    steps |= {name: value for name, value in change.items() if name != "head_dim"}
+    q = torch.empty(500, 4, head_dim)
+    assert prefill.stores_keys(q, q, torch.empty(2, 1, 4, 16, head_dim), **steps, scales=None) == (not change)
 
 
 def test_many_rows(device: torch.device) -> None:

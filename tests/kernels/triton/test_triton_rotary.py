@@ -133,6 +133,18 @@ def test_the_cache_may_be_strided_and_the_mapping_narrow(device: torch.device) -
     check(case)
 
 
+@pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(4, 2), (3, 3)])
+def test_without_a_cache_queries_and_keys_only(num_heads: int, num_kv_heads: int, device: torch.device) -> None:
+    case = make_case(device, num_heads=num_heads, num_kv_heads=num_kv_heads)
+    case.qkv[:, num_heads + num_kv_heads :] = float("nan")
+    found = case.copy()
+    rotary.qk_rope_store(
+        found.qkv, case.q_norm, case.k_norm, 1e-6, case.cos, case.sin, None, case.slot_mapping, num_heads, num_kv_heads
+    )
+    case.ours()
+    torch.testing.assert_close(found.qkv, case.qkv, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
 def test_no_token_is_no_work(device: torch.device) -> None:
     check(make_case(device, num_tokens=0))
 
