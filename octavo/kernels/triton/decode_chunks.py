@@ -303,9 +303,9 @@ def _attend_chunk(
     for tile in range(start_tile, end_tile):
         if PACK == 1:
             k, v, is_seen, ahead = load_tile(
-                keys, table, blocks[0], tile, first, end, tokens, steps, offsets, part_stride, block_stride, HEAD_DIM,
-                BLOCK_SIZE, TOKENS, HAS_WINDOW,
-            )  # type: ignore[misc]  # fmt: skip
+                keys, table, blocks[0], tile,  # type: ignore[misc]
+                first, end, tokens, steps, offsets, part_stride, block_stride, HEAD_DIM, BLOCK_SIZE, TOKENS, HAS_WINDOW,
+            )  # fmt: skip
             blocks = (ahead,)  # type: ignore[assignment]
         else:
             parts = ()
