@@ -7,7 +7,7 @@ from octavo.kernels.dispatch import device_function
 
 
 class DeferredNorm:
-    """``rms_norm(x + residual)`` of one or a few rows, for layers whose first kernel norms what it reads.
+    """``rms_norm(x + residual)``, for layers whose first kernel norms what it reads.
 
     Attributes:
         x: ``[M, N]``; the sum, once a kernel has computed it.
@@ -62,5 +62,5 @@ def rows_of(x: torch.Tensor | DeferredNorm) -> torch.Tensor:
 
 @device_function
 def defers_norms(device: torch.device, x: torch.Tensor) -> bool:
-    """Whether the device has kernels that norm ``x`` as they read it: one row, or a few."""
+    """Whether the device has kernels that norm rows like ``x`` as they read them."""
     return False

@@ -77,7 +77,12 @@ class GroupedTensors(NamedTuple):
 
 @kernel
 def grouped_linear(
-    codes: torch.Tensor, weight: GroupedTensors, bias: torch.Tensor | None, *, deterministic: bool
+    codes: torch.Tensor,
+    weight: GroupedTensors,
+    bias: torch.Tensor | None,
+    *,
+    deterministic: bool,
+    rounds_inputs: bool = False,
 ) -> tuple[LinearOp, bool]:
     """``x Wᵀ + b`` for a weight that stays packed; products are accumulated in float32.
 
@@ -85,6 +90,8 @@ def grouped_linear(
         codes: those of the weight, whose device selects the form.
         bias: ``[out]`` or None.
         deterministic: whether a row's bits must not depend on the other rows.
+        rounds_inputs: whether the weight was made for activations in float8, with a scale per token and group of
+            inputs, so that a device may round them.
 
     Returns:
         The operation, and whether it holds a copy, so that the weight itself is no longer read.

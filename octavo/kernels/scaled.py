@@ -36,8 +36,10 @@ def quantize_rows(x: torch.Tensor, dtype: torch.dtype = FLOAT8) -> tuple[torch.T
     # A device multiplies by the inverse where it divides by a number of the host's, which may round the other way.
     scales = (largest / torch.full_like(largest, LARGEST[dtype])).clamp(min=SMALLEST_SCALE)
     scales = torch.where(largest.isfinite(), scales, torch.nan)
-    scaled = wide / scales
-    return (scaled.round_().nan_to_num_() if dtype is INT8 else scaled).to(dtype), scales
+    if dtype is INT8:
+        return (wide / scales).round_().nan_to_num_().to(dtype), scales
+    scaled = wide * (torch.ones_like(scales) / scales)  # a division per row
+    return scaled.clamp_(-LARGEST[dtype], LARGEST[dtype]).to(dtype), scales
 
 
 @kernel

@@ -85,7 +85,7 @@ def _float8_layout(weights: Mapping[str, Any], inputs: Any, stored: Any) -> Floa
     strategy, block = weights.get("strategy"), weights.get("block_structure")
     granularity = None if inputs is None else inputs.get("strategy")
     if strategy == "block" and is_block(block) and granularity in (None, "group", "token"):
-        return Float8Layout((block[0], block[1]))
+        return Float8Layout((block[0], block[1]), rounds_inputs=inputs is not None)
     if strategy in _BLOCKS and block is None and weights.get("group_size") is None and granularity in (None, *_WHOLE):
         return Float8Layout(_BLOCKS[strategy], rounds_inputs=inputs is not None)
     return None

@@ -60,7 +60,7 @@ def parse_float8(raw: Mapping[str, Any], options: SchemeOptions) -> Float8Config
     """The layers of a checkpoint that was quantised with one scale per weight, or one per block of it.
 
     Static scales of activations are not used: scales per token, found as the tokens come, are at least as exact. Beside
-    weights with scales per block, activations are not rounded.
+    weights with scales per block, activations are rounded by groups of inputs, or not at all.
 
     Args:
         raw: ``quantization_config``.

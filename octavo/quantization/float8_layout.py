@@ -21,7 +21,7 @@ class Float8Layout(Layout):
     Attributes:
         block: outputs and inputs of a block; :data:`ALL` for all.
         scale_name, weight_name: the names of the tensors of scales and of values.
-        rounds_inputs: whether activations are float8, too, beside scales per output or tensor.
+        rounds_inputs: whether activations are float8, too.
     """
 
     block: tuple[int, int]

@@ -143,8 +143,7 @@ class PackedScheme(_GroupedScheme):
 
     @property
     def expert_form(self) -> GroupedForm | None:
-        rounds_inputs = isinstance(self.layout, Float8Layout) and self.layout.rounds_inputs
-        return replace(self.form, rounds_inputs=rounds_inputs)
+        return replace(self.form, rounds_inputs=self._rounds_inputs)
 
     @property
     def stored_as(self) -> str:
@@ -172,8 +171,18 @@ class PackedScheme(_GroupedScheme):
         fields = (None, self.form.bits, zeros) if self.form.has_minimums else (zeros, self.form.bits, None)
         weight = GroupedTensors(module.weight.data, module.weight_scale.data, *fields)
         bias = None if module.bias is None else module.bias.data
-        op, is_copied = grouped_linear(weight.codes, weight, bias, deterministic=self.plain.deterministic)
+        op, is_copied = grouped_linear(
+            weight.codes,
+            weight,
+            bias,
+            deterministic=self.plain.deterministic,
+            rounds_inputs=self._rounds_inputs,
+        )
         return self._reordered(module, op), is_copied
+
+    @property
+    def _rounds_inputs(self) -> bool:
+        return isinstance(self.layout, Float8Layout) and self.layout.rounds_inputs
 
     def _place(self, module: LinearWeights, part: WeightPart) -> torch.Tensor:
         return module.weight.data[part.outputs]

@@ -29,7 +29,7 @@ SHAPES = [
     (1024, 2048, "none"),
     (6144, 1024, "silu"),
     (1024, 3072, "none"),
-    (512, 12288, "none"),  # eight parts of each sum
+    (512, 12288, "none"),  # several parts of each sum
     (9216, 512, "none"),  # more tiles than multiprocessors
     (272, 528, "none"),
     (176, 336, "gelu_tanh"),
@@ -85,6 +85,22 @@ def test_the_gemm_of_a_normed_row(num_outputs: int, num_inputs: int, activation:
     check(y, expected if activation == "none" else GATES[activation](expected))
 
 
+@needs_hopper
+@pytest.mark.parametrize("num_rows", [9, 64, 200, 300])
+@pytest.mark.parametrize(("num_outputs", "activation"), [(272, "none"), (512, "silu")])
+def test_the_gemm_of_normed_rows(num_outputs: int, activation: str, num_rows: int) -> None:
+    op, weight, _ = make_op(num_outputs, 1040, torch.bfloat16, has_bias=False)
+    x, residual = make_rows(2 * num_rows, 1040, torch.bfloat16).split(num_rows)
+    scale = 1 + make_rows(3, 1040, torch.bfloat16)[2] / 4
+    total = x + residual
+    for norm in (DeferredNorm(x, residual, scale, 1e-6), DeferredNorm(total, None, scale, 1e-6)):
+        y = op.normed(norm, activation)
+        assert y is not None
+        assert torch.equal(norm.total, total)
+        expected = rounded(rms_norm.reference(total, scale, 1e-6)) @ weight.T
+        check(y, expected if activation == "none" else GATES[activation](expected))
+
+
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("num_rows", [1, 3, 16, 33, 300])
@@ -103,7 +119,7 @@ def test_the_gemm_is_that_of_its_twin(num_rows: int, dtype: torch.dtype, has_bia
 @pytest.mark.parametrize(("num_outputs", "num_inputs", "activation"), SHAPES)
 def test_gemms_of_few_rows(num_outputs: int, num_inputs: int, activation: str, dtype: torch.dtype) -> None:
     op, weight, bias = make_op(num_outputs, num_inputs, dtype, has_bias=num_inputs < 2048)
-    for num_rows in (1, 2, 7, 8, 9, 16, 17, 33, 64, 65, 100, 128, 130):
+    for num_rows in (1, 2, 7, 8, 9, 16, 17, 33, 64, 65, 100, 128, 130, 256, 257):
         x = make_rows(num_rows, num_inputs, dtype)
         expected = rounded(x) @ weight.T + bias
         if activation == "none":

@@ -99,7 +99,8 @@ class TritonAttention(AttentionBackend):
         rows, shape = plan.rows, plan.shape
         workspace = self._workspace(spec, shape.decode_len)
         head_bytes = spec.head_dim * kv_cache.element_size()
-        tile = self._tile(shape, spec, head_bytes, out.dtype)
+        is_quantized = scales is not None
+        tile = self._tile(shape, spec, head_bytes, out.dtype, is_quantized)
         return {
             "kv_cache": kv_cache,
             "block_tables": plan.block_tables,
@@ -116,7 +117,7 @@ class TritonAttention(AttentionBackend):
             "softcap": spec.softcap,
             "sinks": terms.sinks,
             "slopes": terms.slopes,
-            "cut": self._cut(shape.num_rows, spec, head_bytes, tile, workspace),
+            "cut": self._cut(shape.num_rows, spec, head_bytes, tile, workspace, is_quantized),
             # With chunks in the step, a row's prefix may include blocks that the preceding launch is still storing.
             "reads_early": not shape.has_chunks,
             "tile": tile,
@@ -187,18 +188,35 @@ class TritonAttention(AttentionBackend):
         )
 
     def _cut(
-        self, num_rows: int, spec: AttentionSpec, head_bytes: int, tile: DecodeTile, workspace: DecodeWorkspace
+        self,
+        num_rows: int,
+        spec: AttentionSpec,
+        head_bytes: int,
+        tile: DecodeTile,
+        workspace: DecodeWorkspace,
+        is_quantized: bool,
     ) -> Cut:
         if self._deterministic:
             # A row's bits depend on how it is split into chunks, not on how programs share the chunks.
             num_programs = 2 * self._num_sms // (num_rows * spec.num_kv_heads)
             return _DETERMINISTIC_CUT._replace(num_programs=min(max(num_programs, 1), _DETERMINISTIC_CUT.max_chunks))
-        places = len(workspace.logsums)
-        return choose_cut(num_rows, spec.num_kv_heads, head_bytes, self._max_model_len, self._num_sms, tile, places)
+        return choose_cut(
+            num_rows,
+            spec.num_kv_heads,
+            head_bytes,
+            self._max_model_len,
+            self._num_sms,
+            tile,
+            len(workspace.logsums),
+            is_quantized=is_quantized,
+        )
 
-    def _tile(self, shape: StepShape, spec: AttentionSpec, head_bytes: int, dtype: torch.dtype) -> DecodeTile:
+    def _tile(
+        self, shape: StepShape, spec: AttentionSpec, head_bytes: int, dtype: torch.dtype, is_quantized: bool
+    ) -> DecodeTile:
         num_programs = MANY_PROGRAMS + 1 if self._deterministic else shape.num_rows * spec.num_kv_heads
-        return choose_tile(head_bytes, dtype, num_programs, shape.decode_len * spec.num_heads // spec.num_kv_heads)
+        num_queries = shape.decode_len * spec.num_heads // spec.num_kv_heads
+        return choose_tile(head_bytes, dtype, num_programs, num_queries, is_quantized=is_quantized)
 
     def _workspace(self, spec: AttentionSpec, length: int) -> DecodeWorkspace:
         """The workspace for enough chunks to fill the device, and for at least one per row."""

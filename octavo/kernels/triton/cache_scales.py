@@ -59,13 +59,13 @@ def scale_of(largest: tl.tensor, poison: tl.tensor, LARGEST: tl.constexpr):
     Args:
         poison: the vector's sum times zero: NaN if it holds a NaN or an infinity, which maxima may drop.
     """
-    return tl.maximum(largest / LARGEST, 1e-12) + poison
+    return tl.maximum(tl.div_rn(largest, LARGEST), 1e-12) + poison
 
 
 @triton.jit
 def round_values(x: tl.tensor, scale: tl.tensor, LARGEST: tl.constexpr, dtype: tl.constexpr):
     """``x / scale`` rounded to the nearest values of a type, ties to even; what is too large becomes its largest."""
-    wide = x.to(tl.float32) / scale
+    wide = tl.div_rn(x.to(tl.float32), scale)
     wide = tl.clamp(wide, -LARGEST, LARGEST, tl.PropagateNan.ALL)
     if dtype == tl.int8:
         # Numbers beyond 2^23 are whole.

@@ -111,18 +111,24 @@ class Cut(NamedTuple):
     num_long: int = 0
 
 
-def choose_tile(head_bytes: int, dtype: torch.dtype, num_programs: int, num_queries: int = 1) -> DecodeTile:
+def choose_tile(
+    head_bytes: int, dtype: torch.dtype, num_programs: int, num_queries: int = 1, *, is_quantized: bool = False
+) -> DecodeTile:
     """The tile for a head size and compute type: large for few programs, small if many share a multiprocessor.
 
     Args:
         head_bytes: of a token's key or value of one head in the cache.
         num_programs: rows times key/value heads; pass a constant if a row's bits must not depend on the others.
         num_queries: queries of a program.
+        is_quantized: whether the cache has scales.
     """
     if dtype == torch.float32:
         return DecodeTile(16, 8, 3)
     if num_queries > MAX_WALKER_QUERIES:
         return DecodeTile(64, 8, 3)
+    if is_quantized:
+        # Instructions keep a program as busy as loads: two of them at once, of four warps each, hide both.
+        return DecodeTile(64, 4, 3)
     # The fewer bytes a token has, the more tokens in flight it takes to use the bandwidth.
     is_small = head_bytes <= 128
     if num_programs > MANY_PROGRAMS:
@@ -142,16 +148,20 @@ def choose_cut(
     num_multiprocessors: int,
     tile: DecodeTile,
     max_places: int | None = None,
+    *,
+    is_quantized: bool = False,
 ) -> Cut:
     """A cut of rows of at most ``max_len`` tokens that fills the device for any number of rows.
 
     Args:
         head_bytes: of a token's key or value of one head in the cache.
         max_places: number of chunks, over all rows, that the workspace has room for.
+        is_quantized: whether the cache has scales.
     """
     num_programs = num_rows * num_kv_heads
     # No more programs than run at once: further ones would queue, even those that have nothing to do.
-    max_chunks = min(num_multiprocessors // num_programs, MAX_CHUNKS)
+    num_at_once = 2 * num_multiprocessors if is_quantized else num_multiprocessors
+    max_chunks = min(num_at_once // num_programs, MAX_CHUNKS)
     min_tokens, num_long = MIN_CHUNK, 0
     if max_chunks >= 4:
         min_tokens = MIN_CHUNK_OF_FEW if head_bytes >= 256 else 2 * max(MIN_CHUNK_OF_FEW, tile.num_tokens)
@@ -233,9 +243,13 @@ def decode_attention(
         block_d = max(block_d, 2 * MIN_DOT_SIZE)
     num_queries = group * length
     head_bytes = head_dim * kv_cache.element_size()
-    tile = tile or choose_tile(head_bytes, qkv.dtype, num_rows * num_kv_heads, num_queries)
-    num_values = triton.next_power_of_2(num_queries) * block_d // (32 * tile.num_warps)
+    is_quantized = scales is not None
+    tile = tile or choose_tile(head_bytes, qkv.dtype, num_rows * num_kv_heads, num_queries, is_quantized=is_quantized)
     has_walkers = qkv.dtype != torch.float32 and num_queries <= MAX_WALKER_QUERIES
+    num_walkers = min(tile.num_warps, tile.num_tokens // 16) if has_walkers else 1
+    span = tile.num_tokens // num_walkers
+    has_parts = has_walkers and scales is not None and block_size >= MIN_DOT_SIZE and span % block_size == 0
+    num_values = triton.next_power_of_2(num_queries) * block_d // (32 * tile.num_warps)
     if cut.num_long:
         num_programs = 1, num_rows + cut.num_long * (cut.max_chunks - 1)
     else:
@@ -284,7 +298,8 @@ def decode_attention(
         BLOCK_C=MERGED_AT_ONCE.value if num_queries <= MAX_WALKER_QUERIES and num_values <= MERGED_VALUES else 2,
         BLOCK_D=block_d,
         TOKENS=tile.num_tokens,
-        WALKERS=min(tile.num_warps, tile.num_tokens // 16) if has_walkers else 1,
+        PARTS=span // block_size if has_parts else 1,
+        WALKERS=num_walkers,
         HAS_WINDOW=window is not None,
         HAS_SOFTCAP=softcap is not None,
         LENGTH=length,

@@ -8,10 +8,18 @@ the kernel that computes the queries.
 import triton
 import triton.language as tl
 
-from octavo.kernels.triton.cache_scales import weighed_type
 from octavo.kernels.triton.decode_merge import COPIES, LOWEST, MERGED_AT_ONCE, merge_chunks, output_places
-from octavo.kernels.triton.decode_token import LOG2E, scale_scores, take_token
-from octavo.kernels.triton.widening import widen_pairs
+from octavo.kernels.triton.decode_pairs import (
+    attend_new_pairs,
+    attend_pairs,
+    join_pairs,
+    load_pairs,
+    no_pairs,
+    pack_queries,
+    query_power,
+)
+from octavo.kernels.triton.decode_tiles import attend_new, attend_tile, first_half, load_tile
+from octavo.kernels.triton.decode_token import LOG2E, take_token
 from octavo.kernels.triton.window import first_visible
 
 
@@ -65,6 +73,7 @@ def paged_decode_kernel(
     BLOCK_C: tl.constexpr,
     BLOCK_D: tl.constexpr,
     TOKENS: tl.constexpr,
+    PARTS: tl.constexpr,
     WALKERS: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
@@ -156,25 +165,22 @@ def paged_decode_kernel(
     # From the last of a program's chunks: the row's last one, which adds the new tokens, is its program's first.
     chunk = num_chunks - 1 - (num_chunks - 1 - split) % num_programs if LOOPS else split
     queries = _attend_chunk(
-        chunk, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, None, None, num_new,
+        chunk, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, None, num_new,
         qkv + token * qkv_stride, qkv_stride, cos + token * cos_stride, cos_stride,
         sin + token * sin_stride, sin_stride, q_norm, k_norm, eps,
         keys, pairs, table, part_stride, block_stride, out, out_stride, logsums, partials, arrivals, scale, window,
         softcap, sinks, slopes, scales, scale_part, scale_block, scale_token,
-        ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, WALKERS,
+        ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, PARTS, WALKERS,
         HAS_WINDOW, HAS_SOFTCAP, LENGTH, ARE_GIVEN, LARGEST, PDL,
     )  # fmt: skip
     if LOOPS:
-        odd_queries = None
-        if pairs is not None:
-            queries, odd_queries = queries
         for other in range(split, chunk, num_programs):
             _attend_chunk(
-                other, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, queries, odd_queries, num_new,
+                other, num_chunks, chunk_tiles, first_tile, num_tiles, first, end, head, queries, num_new,
                 qkv, qkv_stride, cos, cos_stride, sin, sin_stride, q_norm, k_norm, eps,
                 keys, pairs, table, part_stride, block_stride, out, out_stride, logsums, partials, arrivals, scale,
                 window, softcap, sinks, slopes, scales, scale_part, scale_block, scale_token,
-                ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, WALKERS,
+                ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, PARTS, WALKERS,
                 HAS_WINDOW, HAS_SOFTCAP, LENGTH, ARE_GIVEN, LARGEST, PDL,
             )  # fmt: skip
 
@@ -190,7 +196,6 @@ def _attend_chunk(
     end: tl.tensor,
     head: tl.tensor,
     queries: tl.tensor,
-    odd_queries: tl.tensor,
     num_new: tl.tensor,
     row_qkv: tl.tensor,
     qkv_stride: tl.tensor,
@@ -229,6 +234,7 @@ def _attend_chunk(
     BLOCK_G: tl.constexpr,
     BLOCK_D: tl.constexpr,
     TOKENS: tl.constexpr,
+    PARTS: tl.constexpr,
     WALKERS: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
@@ -240,32 +246,38 @@ def _attend_chunk(
     """Attend to one chunk of one row and key/value head, to which pointers are offset; the last to finish merges.
 
     Args:
-        queries: what ``take_token`` returns, or of ``pairs`` its even dimensions; None for a program's first chunk,
-            which calls it. Only this one may be the row's last, which stores and adds the new tokens.
-        odd_queries: the odd dimensions; None without ``pairs``.
+        queries: what ``take_token`` returns, of pairs what ``pack_queries`` makes of it; None for a program's first
+            chunk, which calls them. Only this one may be the row's last, which stores and adds the new tokens.
         num_new: number of the row's tokens, at most ``LENGTH``.
 
     Returns:
-        ``queries``, with ``pairs`` also ``odd_queries``.
+        ``queries``.
     """
     IS_FIRST: tl.constexpr = queries is None
     STORED: tl.constexpr = keys.dtype.element_ty
+    COMPUTE: tl.constexpr = row_qkv.dtype.element_ty
     # What is loaded at once: a value, or two of 8 bits.
     PACK: tl.constexpr = 1 if pairs is None else 2
-    stored = keys if pairs is None else pairs
     NUM_QUERIES: tl.constexpr = triton.next_power_of_2(GROUP * LENGTH)
+    HEADS: tl.constexpr = 8 if NUM_QUERIES <= 8 else BLOCK_G
+    IS_TRANSPOSED: tl.constexpr = PACK == 2 and WALKERS > 1
+    ROWS: tl.constexpr = HEADS if IS_TRANSPOSED else BLOCK_G
     start_tile = first_tile + chunk * chunk_tiles
     end_tile = tl.minimum(start_tile + chunk_tiles, first_tile + num_tiles)
     is_owner = chunk == num_chunks - 1
     dims = tl.arange(0, BLOCK_D // PACK)
-    # A walker's tokens in a tile, and the starts of the cache blocks (or parts of one) among them.
-    SPAN: tl.constexpr = TOKENS // WALKERS
+    # A walker's tokens in a part of a tile, and the starts of the cache blocks (or parts of one) among them.
+    SPAN: tl.constexpr = TOKENS // WALKERS // PARTS
+    PART: tl.constexpr = TOKENS // PARTS
     STEP: tl.constexpr = SPAN if BLOCK_SIZE % SPAN == 0 else 1
     tokens = tl.arange(0, WALKERS)[:, None] * SPAN + tl.arange(0, SPAN)[None, :]
     steps = tl.arange(0, WALKERS)[:, None] * SPAN + tl.arange(0, SPAN // STEP)[None, :] * STEP
     offsets = ((tokens - steps) * (HEAD_DIM // PACK))[:, :, None] + dims[None, None, :]
-    positions = start_tile * TOKENS + steps
-    blocks = tl.load(table + positions // BLOCK_SIZE, (positions + STEP > first) & (positions < end), other=0)
+    blocks = ()
+    for i in tl.static_range(PARTS):
+        positions = start_tile * TOKENS + i * PART + steps
+        is_read = (positions + STEP > first) & (positions < end)
+        blocks = blocks + (tl.load(table + positions // BLOCK_SIZE, is_read, other=0),)  # type: ignore[assignment]
     if IS_FIRST:
         new = tl.arange(0, NUM_QUERIES)[None, None, :, None] // GROUP if LENGTH > 1 else 0
         block = tl.load(table + (end + new) // BLOCK_SIZE, new < num_new).to(tl.int64)
@@ -273,33 +285,39 @@ def _attend_chunk(
         scale_place = None
         if scales is not None:
             scale_place = scales + block * scale_block + (end + new) % BLOCK_SIZE * scale_token
-        queries = tl.zeros((WALKERS, BLOCK_G, BLOCK_D // PACK), row_qkv.dtype.element_ty)
-        odd_queries = queries if PACK == 2 else None
+        queries = tl.zeros((WALKERS, BLOCK_G, BLOCK_D), COMPUTE)
+        if PACK == 2:
+            queries = pack_queries(queries, 0)
         if LENGTH == 1:
             new_score = tl.zeros((1, 1, NUM_QUERIES), tl.float32)
-            new_value = tl.zeros((1, 1, 1, BLOCK_D), tl.float32 if LARGEST > 0 else row_qkv.dtype.element_ty)
+            new_value = tl.zeros((1, 1, 1, BLOCK_D), tl.float32 if LARGEST > 0 else COMPUTE)
 
-    peak = tl.full((WALKERS, BLOCK_G), LOWEST, tl.float32)
-    total = tl.zeros((WALKERS, BLOCK_G), tl.float32)
-    acc = tl.zeros((WALKERS, BLOCK_G, BLOCK_D // PACK), tl.float32)
-    odd_acc = tl.zeros((WALKERS, BLOCK_G, BLOCK_D // 2), tl.float32) if PACK == 2 else None
+    peak = tl.full((WALKERS, ROWS), LOWEST, tl.float32)
+    total = tl.zeros((WALKERS, ROWS), tl.float32)
+    acc = tl.zeros((WALKERS, ROWS, BLOCK_D), tl.float32) if PACK == 1 else no_pairs(WALKERS, ROWS, BLOCK_D // 2)
     # Of each query, the place of its token among the row's.
-    query_token = (tl.arange(0, BLOCK_G) % NUM_QUERIES // GROUP)[None, :, None]
+    query_token = (tl.arange(0, ROWS) % NUM_QUERIES // GROUP)[None, :, None]
     slope = None
     if slopes is not None:
-        slope = tl.load(slopes + tl.arange(0, BLOCK_G) % NUM_QUERIES % GROUP)[None, :, None] * LOG2E
+        slope = tl.load(slopes + tl.arange(0, ROWS) % NUM_QUERIES % GROUP)[None, :, None] * LOG2E
     for tile in range(start_tile, end_tile):
-        k_scale = None
-        v_scale = None
-        if scales is not None:
-            seen = tile * TOKENS + tokens
-            scales_at = scales + blocks.to(tl.int64) * scale_block + seen % BLOCK_SIZE * scale_token
-            k_scale = tl.load(scales_at, seen < end, other=0.0)
-            v_scale = tl.load(scales_at + scale_part, seen < end, other=0.0)
-        k, v, is_seen, blocks = _load_tile(
-            stored, table, blocks, tile, first, end, tokens, steps, offsets, part_stride // PACK, block_stride // PACK,
-            HEAD_DIM // PACK, BLOCK_SIZE, TOKENS, HAS_WINDOW,
-        )  # fmt: skip
+        if PACK == 1:
+            k, v, is_seen, ahead = load_tile(
+                keys, table, blocks[0], tile,  # type: ignore[misc]
+                first, end, tokens, steps, offsets, part_stride, block_stride, HEAD_DIM, BLOCK_SIZE, TOKENS, HAS_WINDOW,
+            )  # fmt: skip
+            blocks = (ahead,)  # type: ignore[assignment]
+        else:
+            parts = ()
+            all_ahead = ()
+            for i in tl.static_range(PARTS):
+                part, ahead = load_pairs(
+                    pairs, table, blocks[i], tile * TOKENS + i * PART, end, tokens, steps, offsets, part_stride // 2,
+                    block_stride // 2, scales, scale_part, scale_block, scale_token, HEAD_DIM // 2, BLOCK_SIZE, TOKENS,
+                )  # fmt: skip
+                parts = parts + (part,)  # type: ignore[assignment]
+                all_ahead = all_ahead + (ahead,)  # type: ignore[assignment]
+            blocks = all_ahead
         if IS_FIRST:  # noqa: SIM102
             # Inside the loop, since the pipeline hoists the first tiles' loads above it, and so above the wait.
             if tile == start_tile:
@@ -313,39 +331,40 @@ def _attend_chunk(
                 else:
                     queries = taken
                 if PACK == 2:
-                    queries, odd_queries = _split_pairs(queries)
-        is_seen = is_seen[:, None, :]
-        if HAS_WINDOW and LENGTH > 1:
-            is_seen = is_seen & ((tile * TOKENS + tokens)[:, None, :] >= first_visible(end + query_token, window))
-        distance = end + query_token - (tile * TOKENS + tokens)[:, None, :]
-        attended = _attend_tile(
-            queries, odd_queries, k, v, k_scale, v_scale, is_seen, distance, slope, peak, total, acc, odd_acc, scale,
-            softcap, HAS_SOFTCAP, STORED,
-        )  # fmt: skip
-        if PACK == 2:
-            peak, total, acc, odd_acc = attended
+                    queries = pack_queries(queries, query_power(STORED, COMPUTE))
+        if PACK == 1:
+            is_seen = is_seen[:, None, :]
+            if HAS_WINDOW and LENGTH > 1:
+                is_seen = is_seen & ((tile * TOKENS + tokens)[:, None, :] >= first_visible(end + query_token, window))
+            distance = end + query_token - (tile * TOKENS + tokens)[:, None, :]
+            peak, total, acc = attend_tile(
+                queries, k, v, is_seen, distance, slope, peak, total, acc, scale, softcap, HAS_SOFTCAP
+            )
         else:
-            peak, total, acc = attended
+            peak, total, acc = attend_pairs(
+                queries, parts, tile * TOKENS + tokens, first, end, end, query_token, slope, peak, total, acc, scale,
+                window, softcap, HAS_WINDOW, HAS_SOFTCAP, LENGTH, STORED, COMPUTE, False,
+            )  # fmt: skip
 
     if IS_FIRST and LENGTH > 1:  # noqa: SIM102
         if is_owner:
-            attended = _attend_new(
-                queries, odd_queries, stored, table, end, tokens, num_new, query_token, slope, peak, total, acc,
-                odd_acc, part_stride // PACK, block_stride // PACK, scales, scale_part, scale_block, scale_token, scale,
-                window, softcap, HEAD_DIM // PACK, BLOCK_SIZE, BLOCK_D // PACK, TOKENS, HAS_WINDOW, HAS_SOFTCAP, LENGTH,
-                STORED,
-            )  # fmt: skip
-            if PACK == 2:
-                peak, total, acc, odd_acc = attended
+            if PACK == 1:
+                peak, total, acc = attend_new(
+                    queries, keys, table, end, tokens, num_new, query_token, slope, peak, total, acc, part_stride,
+                    block_stride, scale, window, softcap, HEAD_DIM, BLOCK_SIZE, BLOCK_D, TOKENS, HAS_WINDOW,
+                    HAS_SOFTCAP, LENGTH,
+                )  # fmt: skip
             else:
-                peak, total, acc = attended
+                peak, total, acc = attend_new_pairs(
+                    queries, pairs, table, end, tokens, num_new, query_token, slope, peak, total, acc,
+                    part_stride // 2, block_stride // 2, scales, scale_part, scale_block, scale_token, scale, window,
+                    softcap, HEAD_DIM // 2, BLOCK_SIZE, BLOCK_D // 2, HAS_WINDOW, HAS_SOFTCAP, LENGTH, STORED, COMPUTE,
+                )  # fmt: skip
     if PACK == 2:
-        acc = tl.reshape(tl.join(acc, odd_acc), (WALKERS, BLOCK_G, BLOCK_D))
+        total, acc = join_pairs(total, acc, STORED, COMPUTE)
         dims = tl.arange(0, BLOCK_D)
-
-    HEADS: tl.constexpr = 8 if NUM_QUERIES <= 8 else BLOCK_G
-    if HEADS < BLOCK_G:
-        peak, total, acc = _first_half(peak[:, :, None]), _first_half(total[:, :, None]), _first_half(acc)
+    if HEADS < ROWS:
+        peak, total, acc = first_half(peak[:, :, None]), first_half(total[:, :, None]), first_half(acc)
         peak, total = tl.reshape(peak, (WALKERS, HEADS)), tl.reshape(total, (WALKERS, HEADS))
     chunk_peak = tl.max(peak, 0)[None, :]
     if IS_FIRST and LENGTH == 1:
@@ -390,194 +409,7 @@ def _attend_chunk(
                 num_chunks, logsums, partials, out, out_stride, sinks, num_new,
                 NUM_HEADS, HEAD_DIM, GROUP, BLOCK_C, BLOCK_D, LENGTH,
             )  # fmt: skip
-    if PACK == 2:
-        return queries, odd_queries
-    else:  # noqa: RET505, a return for each kind of cache
-        return queries
-
-
-@triton.jit
-def _split_pairs(x: tl.tensor):
-    """The even and the odd places along the last dimension."""
-    even, odd = tl.split(tl.reshape(x, (x.shape[0], x.shape[1], x.shape[2] // 2, 2)))
-    return even, odd
-
-
-@triton.jit
-def _load_tile(
-    keys: tl.tensor,
-    table: tl.tensor,
-    blocks: tl.tensor,
-    tile: tl.tensor,
-    first: tl.tensor,
-    end: tl.tensor,
-    tokens: tl.tensor,
-    steps: tl.tensor,
-    offsets: tl.tensor,
-    part_stride: tl.tensor,
-    block_stride: tl.tensor,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    TOKENS: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
-):
-    """Load a tile's keys and values, the mask of its visible tokens, and the next tile's block numbers."""
-    positions = tile * TOKENS + steps
-    places = blocks.to(tl.int64) * block_stride + positions % BLOCK_SIZE * HEAD_DIM
-    # One tile ahead, so that no load of keys waits for its address.
-    positions += TOKENS
-    blocks = tl.load(table + positions // BLOCK_SIZE, positions < end, other=0)
-    seen = tile * TOKENS + tokens
-    is_seen = (seen >= first) & (seen < end) if HAS_WINDOW else seen < end
-    mask = is_seen[:, :, None]
-    if offsets.shape[2] > HEAD_DIM:
-        mask = mask & (tl.arange(0, offsets.shape[2]) < HEAD_DIM)[None, None, :]
-    pointers = (keys + places)[:, :, None] + offsets
-    return tl.load(pointers, mask, other=0.0), tl.load(pointers + part_stride, mask, other=0.0), is_seen, blocks
-
-
-@triton.jit
-def _attend_new(
-    queries: tl.tensor,
-    odd_queries: tl.tensor,
-    keys: tl.tensor,
-    table: tl.tensor,
-    end: tl.tensor,
-    tokens: tl.tensor,
-    num_new: tl.tensor,
-    query_token: tl.tensor,
-    slope: tl.tensor,
-    peak: tl.tensor,
-    total: tl.tensor,
-    acc: tl.tensor,
-    odd_acc: tl.tensor,
-    part_stride: tl.tensor,
-    block_stride: tl.tensor,
-    scales: tl.tensor,
-    scale_part: tl.tensor,
-    scale_block: tl.tensor,
-    scale_token: tl.tensor,
-    scale: tl.tensor,
-    window: tl.tensor,
-    softcap: tl.tensor,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    TOKENS: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
-    HAS_SOFTCAP: tl.constexpr,
-    LENGTH: tl.constexpr,
-    STORED: tl.constexpr,
-):
-    """Attend to the row's own tokens, each query up to its own; this program has stored them.
-
-    Keys, their strides, ``HEAD_DIM`` and ``BLOCK_D`` are those of pairs for a quantised cache.
-    """
-    # All threads' stores come before their loads.
-    tl.debug_barrier()
-    dims = tl.arange(0, BLOCK_D)[None, None, :]
-    for first in tl.static_range(0, LENGTH, TOKENS):
-        new = first + tokens
-        is_new = new < num_new
-        blocks = tl.load(table + (end + new) // BLOCK_SIZE, is_new, other=0).to(tl.int64)
-        pointers = (keys + blocks * block_stride + (end + new) % BLOCK_SIZE * HEAD_DIM)[:, :, None] + dims
-        mask = is_new[:, :, None] & (dims < HEAD_DIM)
-        k, v = tl.load(pointers, mask, other=0.0), tl.load(pointers + part_stride, mask, other=0.0)
-        k_scale = None
-        v_scale = None
-        if scales is not None:
-            scales_at = scales + blocks * scale_block + (end + new) % BLOCK_SIZE * scale_token
-            k_scale = tl.load(scales_at, is_new, other=0.0)
-            v_scale = tl.load(scales_at + scale_part, is_new, other=0.0)
-        is_seen = is_new[:, None, :] & (new[:, None, :] <= query_token)
-        if HAS_WINDOW:
-            is_seen = is_seen & (end + new[:, None, :] >= first_visible(end + query_token, window))
-        distance = query_token - new[:, None, :]
-        attended = _attend_tile(
-            queries, odd_queries, k, v, k_scale, v_scale, is_seen, distance, slope, peak, total, acc, odd_acc, scale,
-            softcap, HAS_SOFTCAP, STORED,
-        )  # fmt: skip
-        if odd_queries is not None:
-            peak, total, acc, odd_acc = attended
-        else:
-            peak, total, acc = attended
-    return attended
-
-
-@triton.jit
-def _attend_tile(
-    queries: tl.tensor,
-    odd_queries: tl.tensor,
-    k: tl.tensor,
-    v: tl.tensor,
-    k_scale: tl.tensor,
-    v_scale: tl.tensor,
-    is_seen: tl.tensor,
-    distance: tl.tensor,
-    slope: tl.tensor,
-    peak: tl.tensor,
-    total: tl.tensor,
-    acc: tl.tensor,
-    odd_acc: tl.tensor,
-    scale: tl.tensor,
-    softcap: tl.tensor,
-    HAS_SOFTCAP: tl.constexpr,
-    STORED: tl.constexpr,
-):
-    """Update each walker's maximum (base 2), sum of weights and weighted sum of values with a tile.
-
-    Args:
-        odd_queries, odd_acc: the odd dimensions of a quantised cache's, whose ``k`` and ``v`` are pairs of values of
-            the type ``STORED``; None for another.
-        k_scale, v_scale: ``[WALKERS, tokens]`` factors of quantised keys and values; None for others.
-        is_seen: ``[WALKERS, BLOCK_G or 1, tokens]``.
-        distance: ``[WALKERS, BLOCK_G, tokens]``, tokens from keys to queries.
-        slope: ``[1, BLOCK_G, 1]``, what scores fall by with each of them (base 2); None for nothing.
-    """
-    if k_scale is not None:
-        k, odd_k = widen_pairs(k, STORED, queries.dtype)
-        v, odd_v = widen_pairs(v, STORED, weighed_type(queries.dtype))
-    scores = _multiply(queries, tl.permute(k, (0, 2, 1)), None)
-    if k_scale is not None:
-        scores = _multiply(odd_queries, tl.permute(odd_k, (0, 2, 1)), scores)
-        scores *= k_scale[:, None, :]
-    scores = scale_scores(scores, scale, softcap, HAS_SOFTCAP)
-    if slope is not None:
-        scores -= slope * distance.to(tl.float32)
-    scores = tl.where(is_seen, scores, float("-inf"))
-    new_peak = tl.maximum(peak, tl.max(scores, 2))
-    decay = tl.exp2(peak - new_peak)
-    weights = tl.exp2(scores - new_peak[:, :, None])
-    scaled = weights if v_scale is None else weights * v_scale[:, None, :]
-    acc = _multiply(scaled.to(v.dtype), v, acc * decay[:, :, None])
-    total = total * decay + tl.sum(weights, 2)
-    if v_scale is not None:
-        odd_acc = _multiply(scaled.to(v.dtype), odd_v, odd_acc * decay[:, :, None])
-        return new_peak, total, acc, odd_acc
-    else:  # noqa: RET505, a return for each kind of cache
-        return new_peak, total, acc
-
-
-@triton.jit
-def _multiply(a: tl.tensor, b: tl.tensor, acc: tl.tensor):
-    """A matmul per walker, one per warp; with a single walker, one matmul that all warps share."""
-    precision: tl.constexpr = "ieee" if a.dtype == tl.float32 else "tf32"
-    if a.shape[0] == 1:
-        a, b = tl.reshape(a, (a.shape[1], a.shape[2])), tl.reshape(b, (b.shape[1], b.shape[2]))
-        if acc is not None:
-            acc = tl.reshape(acc, (acc.shape[1], acc.shape[2]))
-        product = tl.dot(a, b, acc, input_precision=precision)[None, :, :]
-    else:
-        product = tl.dot(a, b, acc, input_precision=precision)
-    return product
-
-
-@triton.jit
-def _first_half(x: tl.tensor):
-    """The first half along the middle dimension; the halves lie in different registers of the same threads."""
-    halves = tl.reshape(x, (x.shape[0], 2, x.shape[1] // 2, x.shape[2]))
-    first, _ = tl.split(tl.permute(halves, (0, 2, 3, 1)))
-    return first
+    return queries
 
 
 @triton.jit

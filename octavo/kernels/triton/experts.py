@@ -19,7 +19,7 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from octavo.kernels.experts import ExpertsOp, ExpertWeights
-from octavo.kernels.triton.experts_hopper import can_multiply, hopper_gemm
+from octavo.kernels.triton.experts_hopper import SPECIALISED_PAIRS, can_multiply, hopper_gemm
 from octavo.kernels.triton.experts_kernel import count_kernel, experts_kernel, order_kernel, sum_kernel
 from octavo.kernels.triton.few_experts import with_few
 from octavo.kernels.triton.launch import dependent_launch, has_tma
@@ -33,9 +33,6 @@ _MAX_COUNTED_PAIRS = 2048
 
 _TMA_PAIRS = 512
 """Pairs of an expert from which narrower gate and up tiles by TMA are faster, measured with 256 to 1024 of them."""
-
-_SPECIALISED_PAIRS = 256
-"""Pairs of an expert from which specialised warps are faster on Hopper; with 128, they are not."""
 
 
 class ExpertTile(NamedTuple):
@@ -92,7 +89,7 @@ def choose_tile(num_pairs: int, num_experts: int, itemsize: int, *, is_gated: bo
         return ExpertTile(64, 64, block_k // 2, 4, 4)
     if not has_tma:
         return ExpertTile(128, 64 if is_gated else 128, block_k // 2, 4, 8)
-    is_specialised = per_expert >= _SPECIALISED_PAIRS
+    is_specialised = per_expert >= SPECIALISED_PAIRS
     if is_gated and per_expert < _TMA_PAIRS:
         return ExpertTile(128, 128, block_k // 2, 4, 8, is_specialised=is_specialised)
     return ExpertTile(

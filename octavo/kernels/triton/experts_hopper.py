@@ -5,6 +5,8 @@ gate and as many of the up projection. One producer warpgroup keeps a ring of we
 gathered rows of tokens by ``cp.async``, rows in the order of pairs by TMA. Two consumer warpgroups multiply 64 pairs
 each; one without pairs of its own only frees the ring. While consumers write a tile's results, the producer loads the
 next tile.
+
+Inputs and weights have 16 bits, or are float8 with a scale per row of either, which multiply whole sums.
 """
 
 import torch
@@ -19,6 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from octavo.kernels.scaled import FLOAT8
 from octavo.kernels.triton.experts_kernel import activate
 from octavo.kernels.triton.launch import dependent_launch, is_hopper, num_multiprocessors
 from octavo.kernels.triton.linear_hopper import async_load, tile_descriptor
@@ -31,17 +34,21 @@ _copy_rows = async_copy.async_load if _has_new_name else async_copy.async_copy_g
 BLOCK_M = 128
 """Pairs of a tile."""
 
-_HALF_N, _BLOCK_K, _STAGES = 128, 64, 4
-"""Weight rows of half a tile, input features per stage of the ring, and stages, as many as shared memory holds."""
+SPECIALISED_PAIRS = 256
+"""Pairs of an expert from which specialised warps are faster on Hopper; with 128, they are not."""
 
-_TYPES = (torch.bfloat16, torch.float16)
+_HALF_N, _STEP_BYTES, _STAGES = 128, 128, 4
+"""Weight rows of half a tile, bytes of a row per stage of the ring, and stages, as many as shared memory holds."""
+
+_TYPES = (torch.bfloat16, torch.float16, FLOAT8)
 
 
 def can_multiply(x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor) -> bool:
     """Whether the kernel supports these tensors of :func:`hopper_gemm`."""
     are_aligned = all(tensor.data_ptr() % 16 == 0 for tensor in (x, weight, y))
-    are_whole = weight.shape[2] % _BLOCK_K == 0 and x.stride(0) % 8 == 0 and y.shape[1] % 8 == 0
-    return is_hopper(x.device) and x.dtype in _TYPES and are_aligned and are_whole
+    are_whole = weight.shape[2] * weight.element_size() % _STEP_BYTES == 0 and y.shape[1] % 8 == 0
+    has_whole_rows = x.stride(0) * x.element_size() % 16 == 0
+    return is_hopper(x.device) and x.dtype in _TYPES and are_aligned and are_whole and has_whole_rows
 
 
 def hopper_gemm(
@@ -52,20 +59,30 @@ def hopper_gemm(
     y: torch.Tensor,
     order: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     spec: ExpertSpec | None,
+    x_scales: torch.Tensor | None = None,
+    scales: torch.Tensor | None = None,
 ) -> None:
-    """One GEMM for each expert's pairs; see :func:`.experts.grouped_gemm`. Row tiles have ``BLOCK_M`` pairs."""
+    """One GEMM for each expert's pairs; see :func:`.experts.grouped_gemm`. Row tiles have ``BLOCK_M`` pairs.
+
+    Args:
+        x_scales: of float8 ``x``, a float32 per row; None for others.
+        scales: of float8 weights, a float32 per expert and weight row; None for others.
+    """
     num_outputs, num_features = y.shape[1], weight.shape[2]
+    width = _STEP_BYTES // x.element_size()
     hopper_experts_kernel[(num_multiprocessors(x.device),)](
         x,
-        tile_descriptor(x, (BLOCK_M, _BLOCK_K)) if spec is None else None,
-        tile_descriptor(weight.flatten(0, 1), (_HALF_N, _BLOCK_K)),
+        tile_descriptor(x, (BLOCK_M, width)) if spec is None else None,
+        tile_descriptor(weight.flatten(0, 1), (_HALF_N, width)),
+        x_scales,
+        scales,
         bias,
         shares,
         y,
         *order,
         num_outputs,
-        num_features // _BLOCK_K,
-        x.stride(0) // 8,
+        num_features // width,
+        x.stride(0) * x.element_size() // 16,
         1.0 if spec is None else spec.alpha,
         0.0 if spec is None else spec.limit,
         ACTIVATION="none" if spec is None else spec.activation,
@@ -139,7 +156,8 @@ def _produce(
     width: gl.constexpr = x_ring.shape[2]
     half_n: gl.constexpr = weight_desc.block_shape[0]
     weight_bytes: gl.constexpr = 2 * weight_desc.block_type.nbytes
-    layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // width, width // 8], [4, 1], [1, 0])
+    unit: gl.constexpr = 128 // x_ring.dtype.primitive_bitwidth  # values of 16 bytes
+    layout: gl.constexpr = gl.BlockedLayout([1, unit], [32 * unit // width, width // unit], [4, 1], [1, 0])
     if PDL:
         gdc_wait()
     work = _count_work(tiles, num_tiles, num_outputs, GATED, half_n)
@@ -154,8 +172,8 @@ def _produce(
             row = expert * num_outputs * 2 + block * half_n
             low = _own_tokens(pairs, first, end, local, NUM_CHOSEN)
             high = _own_tokens(pairs, first + half_m, end, local, NUM_CHOSEN)
-            low_spots = x + (low.to(gl.int64) * x_stride * 8)[:, None] + columns[None, :]
-            high_spots = x + (high.to(gl.int64) * x_stride * 8)[:, None] + columns[None, :]
+            low_spots = x + (low.to(gl.int64) * x_stride * unit)[:, None] + columns[None, :]
+            high_spots = x + (high.to(gl.int64) * x_stride * unit)[:, None] + columns[None, :]
             for step in range(num_steps):
                 mbarrier.wait(empty.index(stage), phase)
                 mbarrier.expect(full.index(stage), weight_bytes)
@@ -223,25 +241,29 @@ def _consume_tile(
     phase,
     ACTIVATION: gl.constexpr,
     WEIGHS: gl.constexpr,
+    NUM_CHOSEN: gl.constexpr,
     STAGES: gl.constexpr,
 ):
     """Multiply 64 pairs of a tile and write their results."""
     x_ring, weight_ring, _, empty = rings
-    bias, shares, y, pairs, num_outputs, num_steps, alpha, limit, buffers = outputs
+    x_scales, scales, bias, shares, y, pairs, num_outputs, num_steps, alpha, limit, buffers = outputs
     expert, first, end, block = place
     GATED: gl.constexpr = ACTIVATION != "none"
     half_m: gl.constexpr = x_ring.shape[1] // 2
     first += W * half_m
     half_n: gl.constexpr = weight_ring.shape[1] // 2
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 2 * half_n, 16])
-    half_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, half_n, 16])
+    depth: gl.constexpr = 256 // weight_ring.dtype.primitive_bitwidth  # features of an MMA
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 2 * half_n, depth])
+    half_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, half_n, depth])
     out_layout: gl.constexpr = gl.BlockedLayout([1, 8], [256 // half_n, half_n // 8], [4, 1], [1, 0])
     places = first + gl.arange(0, half_m, layout=gl.SliceLayout(1, out_layout))
     is_row = places < end
     targets = places if GATED else gl.load(pairs + places, is_row, other=0)
+    own = gl.minimum(first + gl.arange(0, half_m, layout=gl.SliceLayout(1, half_layout)), end - 1)
     if WEIGHS:
-        own = gl.minimum(first + gl.arange(0, half_m, layout=gl.SliceLayout(1, half_layout)), end - 1)
         share = gl.load(shares + gl.load(pairs + own))[:, None]
+    if x_scales is not None:
+        x_scale = gl.load(x_scales + (gl.load(pairs + own) // NUM_CHOSEN if GATED else own))[:, None]
     total = gl.zeros([half_m, 2 * half_n], gl.float32, layout)
     total, stage, phase = _multiply_steps(W, rings, total, stage, phase, num_steps, GATED, STAGES)
     total = warpgroup_mma_wait(0, deps=[total])
@@ -251,17 +273,19 @@ def _consume_tile(
     gate = gl.convert_layout(gate, half_layout, assert_trivial=True)
     up = gl.convert_layout(up, half_layout, assert_trivial=True)
     first_n = block * half_n if GATED else block * (2 * half_n)
+    n = first_n + gl.arange(0, half_n, layout=gl.SliceLayout(0, half_layout))
+    first_row = expert * num_outputs * (2 if GATED else 1) + n
+    second = num_outputs if GATED else half_n  # rows from the first half to the second
+    has_second = n + (0 if GATED else half_n) < num_outputs
+    if x_scales is not None:
+        gate = gate * gl.load(scales + first_row, n < num_outputs, other=0.0)[None, :] * x_scale
+        up = up * gl.load(scales + first_row + second, has_second, other=0.0)[None, :] * x_scale
     if WEIGHS:
         gate *= share
         up *= share
     if bias is not None:
-        n = first_n + gl.arange(0, half_n, layout=gl.SliceLayout(0, half_layout))
-        own_bias = bias + expert * num_outputs * (2 if GATED else 1) + n
-        gate += gl.load(own_bias, n < num_outputs, other=0.0).to(gl.float32)[None, :]
-        if GATED:
-            up += gl.load(own_bias + num_outputs, n < num_outputs, other=0.0).to(gl.float32)[None, :]
-        else:
-            up += gl.load(own_bias + half_n, n + half_n < num_outputs, other=0.0).to(gl.float32)[None, :]
+        gate += gl.load(bias + first_row, n < num_outputs, other=0.0).to(gl.float32)[None, :]
+        up += gl.load(bias + first_row + second, has_second, other=0.0).to(gl.float32)[None, :]
     row_starts = targets.to(gl.int64) * num_outputs
     if GATED:
         values = activate(gate, up, alpha, limit, ACTIVATION)
@@ -281,12 +305,13 @@ def _consume(
     outputs,
     ACTIVATION: gl.constexpr,
     WEIGHS: gl.constexpr,
+    NUM_CHOSEN: gl.constexpr,
     STAGES: gl.constexpr,
     PDL: gl.constexpr,
 ):
     """Consumer warpgroup: multiply one half of each tile's pairs; pairs are the MMA's M, weight rows its N."""
     x_ring, weight_ring, full, empty = rings
-    _, _, _, _, num_outputs, num_steps, _, _, _ = outputs
+    _, _, _, _, _, _, num_outputs, num_steps, _, _, _ = outputs
     half_m: gl.constexpr = x_ring.shape[1] // 2
     if PDL:
         gdc_wait()
@@ -297,7 +322,7 @@ def _consume(
     for index in range(gl.program_id(0), work[2], gl.num_programs(0)):
         next_place = _find_tile(work, index + gl.num_programs(0))
         if place[2] - place[1] > W * half_m:
-            stage, phase = _consume_tile(W, rings, outputs, place, stage, phase, ACTIVATION, WEIGHS, STAGES)
+            stage, phase = _consume_tile(W, rings, outputs, place, stage, phase, ACTIVATION, WEIGHS, NUM_CHOSEN, STAGES)
         else:
             for _step in range(num_steps):
                 mbarrier.wait(full.index(stage), phase)
@@ -313,6 +338,8 @@ def hopper_experts_kernel(
     x,  # [T, K] with a gate, otherwise [pairs, K]
     x_desc,  # blocks of a tile's pairs and a step; None with a gate, whose rows are gathered
     weight_desc,  # [E · weight rows, K], blocks of half a tile's rows and a step
+    x_scales,  # [rows of x] or None
+    scales,  # [E, weight rows] or None
     bias,  # [E, weight rows] or None
     shares,  # [T, NUM_CHOSEN]
     y,  # [pairs, N], as grouped_gemm's
@@ -321,7 +348,7 @@ def hopper_experts_kernel(
     num_tiles,
     num_outputs,
     num_steps,
-    x_stride,  # in units of 8 values
+    x_stride,  # in units of 16 bytes
     alpha,
     limit,
     ACTIVATION: gl.constexpr,
@@ -338,10 +365,11 @@ def hopper_experts_kernel(
     width: gl.constexpr = weight_desc.block_shape[1]
     x_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_M, width], dtype)
     half_m: gl.constexpr = BLOCK_M // 2
-    buffer_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([half_m, half_n], dtype)
+    out_dtype: gl.constexpr = y.dtype.element_ty
+    buffer_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([half_m, half_n], out_dtype)
     weight_ring = gl.allocate_shared_memory(dtype, [STAGES, 2 * half_n, width], weight_desc.layout)
     x_ring = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_M, width], x_layout)
-    buffers = gl.allocate_shared_memory(dtype, [2, half_m, half_n], buffer_layout)
+    buffers = gl.allocate_shared_memory(out_dtype, [2, half_m, half_n], buffer_layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     # Each thread of the producer arrives once its own copies are there.
@@ -351,11 +379,11 @@ def hopper_experts_kernel(
         mbarrier.init(empty.index(i), count=2)
     fence_async_shared()
     rings = (x_ring, weight_ring, full, empty)
-    outputs = (bias, shares, y, pairs, num_outputs, num_steps, alpha, limit, buffers)
+    outputs = (x_scales, scales, bias, shares, y, pairs, num_outputs, num_steps, alpha, limit, buffers)
     gl.warp_specialize(
         [
-            (_consume, (0, rings, tiles, num_tiles, outputs, ACTIVATION, WEIGHS, STAGES, PDL)),
-            (_consume, (1, rings, tiles, num_tiles, outputs, ACTIVATION, WEIGHS, STAGES, PDL)),
+            (_consume, (0, rings, tiles, num_tiles, outputs, ACTIVATION, WEIGHS, NUM_CHOSEN, STAGES, PDL)),
+            (_consume, (1, rings, tiles, num_tiles, outputs, ACTIVATION, WEIGHS, NUM_CHOSEN, STAGES, PDL)),
             (_produce, (x, x_desc, weight_desc, rings, tiles, num_tiles, pairs, num_outputs, num_steps, x_stride,
                         GATED, NUM_CHOSEN, STAGES, PDL)),
         ],

@@ -3,8 +3,9 @@
 On Hopper, integers of 4 bits in groups of a multiple of 128 inputs are multiplied by :mod:`grouped_direct` up to 16
 rows and by :mod:`grouped_hopper` up to 256; floats of 4 bits by :mod:`unit_gemm` up to 64 rows; other weights by
 :mod:`grouped_stream` up to 8 rows (16 with codes of 8 bits). For what they do not take, :mod:`grouped_kernel`
-multiplies few rows, and the vendor's library many. Each of them adds in an order of its own. Where a row's bits must
-not depend on the others, :mod:`grouped_kernel` multiplies all.
+multiplies few rows, and the vendor's library many; on Hopper it multiplies float8 values in blocks as they are
+(:mod:`block_float8`). Each of them adds in an order of its own. Where a row's bits must not depend on the others,
+:mod:`grouped_kernel` multiplies all.
 """
 
 import torch
@@ -16,6 +17,7 @@ from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.grouped import ZERO_STEP, GroupedTensors, pack_unit
 from octavo.kernels.linear import GATES, LinearOp
 from octavo.kernels.triton import grouped_direct, grouped_hopper, grouped_stream, linear, unit_gemm
+from octavo.kernels.triton.block_float8 import block_linear, block_scales, multiplies_blocks
 from octavo.kernels.triton.grouped_direct import DirectTile, direct_grouped, make_terms, place_inputs
 from octavo.kernels.triton.grouped_hopper import HopperTile, hopper_grouped
 from octavo.kernels.triton.grouped_kernel import BLOCK_N, dequantize_kernel, grouped_kernel
@@ -45,7 +47,9 @@ class GroupedLinear(LinearOp):
 
     writes_strided = True
 
-    def __init__(self, weight: GroupedTensors, bias: torch.Tensor | None, *, deterministic: bool) -> None:
+    def __init__(
+        self, weight: GroupedTensors, bias: torch.Tensor | None, *, deterministic: bool, rounds_inputs: bool = False
+    ) -> None:
         device = weight.codes.device
         self._weight = weight
         self._bias = bias
@@ -57,6 +61,8 @@ class GroupedLinear(LinearOp):
         self._choices: dict[int, Tile | None] = {}
         self._terms = make_terms(weight) if self._is_hopper and grouped_direct.reads(weight) else None
         self._has_units = self._is_hopper and unit_gemm.reads(weight)
+        has_blocks = rounds_inputs and not deterministic and multiplies_blocks(device)
+        self._block_scales = block_scales(weight) if has_blocks else None
         self._space: Workspace | None = None
 
     def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -90,6 +96,14 @@ class GroupedLinear(LinearOp):
                 f"A scale of new MXFP4 weights is larger than 2**{unit_gemm.LARGEST_EXPONENT - 127}, which the GPU's "
                 "kernels do not take, and such weights are probably damaged."
             )
+        if self._block_scales is not None:
+            scales = block_scales(self._weight)
+            if scales is None:
+                raise UnsupportedModelError(
+                    "New float8 weights have scales that differ within a block of 128 outputs; those they replace had "
+                    "one for each block, for which the kernels in use were chosen."
+                )
+            self._block_scales.copy_(scales)
 
     def choose(self, num_rows: int, dtype: torch.dtype = torch.bfloat16) -> Tile | None:
         """The kernel for Hopper that multiplies so many rows; None for the portable kernel or the library."""
@@ -111,6 +125,8 @@ class GroupedLinear(LinearOp):
         tile = self.choose(len(x), x.dtype)
         if tile is not None:
             return self._launch(x, "none", tile)
+        if self._block_scales is not None and len(x) and x.dtype is torch.bfloat16:
+            return block_linear(x, self._weight.codes, self._block_scales, self._bias)
         is_few = len(x) <= MAX_ROWS
         return self._by_kernel(x, is_few) if is_few or self._deterministic else self._by_values(x)
 
@@ -184,10 +200,15 @@ class GroupedLinear(LinearOp):
 
 
 def grouped_linear(
-    codes: torch.Tensor, weight: GroupedTensors, bias: torch.Tensor | None, *, deterministic: bool
+    codes: torch.Tensor,
+    weight: GroupedTensors,
+    bias: torch.Tensor | None,
+    *,
+    deterministic: bool,
+    rounds_inputs: bool = False,
 ) -> tuple[LinearOp, bool]:
     """A GEMM with packed integers; see :func:`octavo.kernels.grouped.grouped_linear`."""
-    return GroupedLinear(weight, bias, deterministic=deterministic), False
+    return GroupedLinear(weight, bias, deterministic=deterministic, rounds_inputs=rounds_inputs), False
 
 
 def dequantize(weight: GroupedTensors, outputs: slice, dtype: torch.dtype) -> torch.Tensor:

@@ -19,7 +19,7 @@ from octavo.kernels.triton.linear_hopper import HopperGemmTile, hopper_linear
 from octavo.kernels.triton.linear_kernel import linear_kernel
 from octavo.kernels.triton.linear_normed_rows import normed_rows_linear, norms_rows
 from octavo.kernels.triton.linear_plan import WIDE_CHANNELS, LinearPlan, choose_plan
-from octavo.kernels.triton.linear_stream import StreamGemmTile, choose_tile, stream_linear
+from octavo.kernels.triton.linear_stream import MAX_FLOAT8_ROWS, StreamGemmTile, choose_tile, stream_linear
 from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
 from octavo.platforms import compute_capability
 
@@ -34,10 +34,11 @@ def is_supported(device: torch.device) -> bool:
 
 
 def defers_norms(device: torch.device, x: torch.Tensor) -> bool:
-    """Whether GEMMs norm ``x`` as they read it; see :func:`octavo.kernels.deferred_norm.defers_norms`."""
+    """Whether GEMMs norm ``x`` as they read or round it; see :func:`octavo.kernels.deferred_norm.defers_norms`."""
     has_kernels = is_supported(device) and not IS_INTERPRETED  # which does not run Gluon kernels
-    is_single = len(x) == 1 and x.dtype in (torch.bfloat16, torch.float16)
-    return has_kernels and (is_single or norms_rows(x))
+    # Float8 GEMMs norm rows as they round them, but for a few, which they multiply as they are.
+    has_normed = len(x) == 1 or len(x) > MAX_FLOAT8_ROWS
+    return has_kernels and ((has_normed and x.dtype in (torch.bfloat16, torch.float16)) or norms_rows(x))
 
 
 class SmallBatchLinear(LinearOp):

@@ -1,17 +1,20 @@
-"""Small-M GEMMs of float8 (e4m3) for Hopper: ``y = (x Wᵀ) · row scales · channel scales``, for M from 9 to 128.
+"""Warp-specialised GEMMs of float8 (e4m3) for Hopper: ``y = (x Wᵀ) · row scales · channel scales``.
 
-A program multiplies 64 weight rows (128 with a gate) by all rows of ``x`` of its tile, over all of K or a part of it;
-the program that arrives last adds the parts in their order. Weights are the tensor cores' operand of 64 rows, read from
-shared memory as they are. Each program requests the first weights of its ring before it waits for the kernel that
-rounds ``x``.
+A program multiplies tiles of 64 to 192 weight rows by up to 256 rows of ``x``, or a part of the K steps of one tile. In
+it, one producer warp keeps a ring full of weights, another of rows of ``x``, from one tile to the next; the first does
+not wait for the kernel that rounds ``x``. Each warpgroup multiplies 64 of a tile's weight rows by all of its rows of
+``x``, both read from shared memory. The programs that share a tile add up their parts in order, each for some rows.
 
-The tensor cores add float8 products with fewer bits than float32 has, so the sum of each step of K is added to a
-float32 sum.
+The tensor cores add float8 products with fewer bits than float32 has, so the sum of every 256 features is added to a
+float32 sum, if a warpgroup has registers for both.
 """
 
+import functools
+import math
 from dataclasses import dataclass
 
 import torch
+import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -20,86 +23,111 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.triton.launch import dependent_launch
-from octavo.kernels.triton.linear_hopper import (
-    TILE,
-    async_load,
-    barrier,
-    finish_tile,
-    load_weights,
-    own_steps,
-    tile_descriptor,
-)
+from octavo.kernels.triton.linear_hopper import async_load, barrier, tile_descriptor
+from octavo.kernels.triton.linear_stream import apply_gate
 from octavo.kernels.triton.linear_workspace import Workspace
 
-MAX_ROWS, MAX_GATED_ROWS = 128, 64
-"""With more rows, the library is faster."""
+BLOCK = 64
+"""Weight rows of a warpgroup; with a gate, every other eight are the gate's."""
+MAX_ROWS = 256
+"""With more rows, the library is faster, whose thread-block clusters share reads."""
 
-_RING_BYTES = 212 << 10
-_LONG_SUM, _LONG_SUM_OF_MANY_ROWS = 8192, 4096
-"""From this K on, tiles have as many parts as there are multiprocessors for them."""
+_MAX_EXACT_ROWS = 128
+"""With more rows of a tile, a warpgroup has no registers for a second sum."""
+PRODUCER_REGISTERS = 24
+_RING_BYTES = 208 << 10
+_BUSY = 0.45
+"""The part of the multiprocessors whose reads take up the memory's bandwidth."""
+_MAX_PARTS = 8
+_LEAST_FEATURES = 512
+"""Of a part of a sum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Float8Tile:
-    """A program's tile of 64 channels, and its pipeline.
+    """A program's tile and pipeline.
 
     Attributes:
-        num_rows: rows of ``x``: 8, 16, 32, 64 or 128.
-        num_columns: input features per stage of the ring: 128 or 256.
-        num_parts: programs that share a tile's sum (split-K).
+        num_groups: warpgroups that multiply, one to three.
+        num_rows: rows of ``x``: 16, 32, 64, 128 or 256.
+        num_columns: input features per stage of the ring.
         num_stages: depth of the ring.
+        num_programs: that share the tiles, or a tile's parts, equally.
+        num_parts: programs that share a tile's sum (split-K).
     """
 
+    num_groups: int
     num_rows: int
     num_columns: int
-    num_parts: int
     num_stages: int
+    num_programs: int
+    num_parts: int
 
     @property
-    def num_warps(self) -> int:
-        """Warps per program; eight divide the rows of ``x`` among them."""
-        return 8 if self.num_rows > 64 else 4
+    def num_weights(self) -> int:
+        """Weight rows; a gate and its up projection have half of them each."""
+        return self.num_groups * BLOCK
 
-    def grid(self, num_rows: int, num_channels: int) -> tuple[int, int, int]:
-        """Tiles of channels, parts of a tile, tiles of rows."""
-        return -(-num_channels // TILE), self.num_parts, -(-num_rows // self.num_rows)
+    @property
+    def is_exact(self) -> bool:
+        """Whether sums of 256 features are added to a float32 sum."""
+        return self.num_rows <= _MAX_EXACT_ROWS
 
-    def workspace(self, num_rows: int, num_channels: int, *, is_gated: bool) -> tuple[int, int]:
+    @property
+    def num_registers(self) -> int:
+        """Registers per thread at the launch, where the producers have as many threads as a warpgroup."""
+        return min(65536 // (128 * (self.num_groups + 1)) // 8 * 8, 248)
+
+    @property
+    def num_group_registers(self) -> int:
+        """Registers per thread of a warpgroup that multiplies."""
+        left = (self.num_groups + 1) * self.num_registers - PRODUCER_REGISTERS
+        return min(left // self.num_groups // 8 * 8, 240)
+
+    def workspace(self, num_rows: int, num_weights: int) -> tuple[int, int]:
         """Number of float32 values and of counters that the programs share."""
         if self.num_parts == 1:
             return 0, 0
-        tiles_n, _, tiles_m = self.grid(num_rows, num_channels)
-        size = TILE * self.num_rows * (2 if is_gated else 1)
-        return tiles_n * tiles_m * self.num_parts * size, tiles_n * tiles_m
+        num_tiles = -(-num_weights // self.num_weights) * -(-num_rows // self.num_rows)
+        return self.num_programs * self.num_weights * self.num_rows, num_tiles * self.num_groups
 
 
-def choose_tile(
-    num_rows: int, num_channels: int, num_features: int, *, is_gated: bool, num_sms: int
-) -> Float8Tile | None:
-    """The tile for a GEMM, or None if it would not be fast; tuned on an H200.
+@functools.cache
+def choose_tile(num_rows: int, num_weights: int, num_features: int, *, num_sms: int) -> Float8Tile | None:
+    """The tile for a GEMM, or None if it would not be fast; the rule is that of an H100's and an H200's best tiles.
 
     Args:
-        num_channels: outputs per row, after the gate if there is one.
+        num_weights: weight rows, those of a gate and its up projection if there is one.
     """
-    num_tiles = -(-num_channels // TILE)
-    is_many = num_rows > MAX_GATED_ROWS
-    if not 0 < num_rows <= MAX_ROWS or (is_many and (is_gated or num_tiles > num_sms)):
+    if not 0 < num_rows <= MAX_ROWS:
         return None
-    block_m = max(16, 1 << (num_rows - 1).bit_length())
-    num_columns = 128 if is_many else 256
-    num_steps = -(-num_features // num_columns)
-    if num_features >= (_LONG_SUM_OF_MANY_ROWS if is_many else _LONG_SUM):
-        num_parts = num_sms // num_tiles
-    else:
-        num_parts = -(-num_sms * 9 // (20 * num_tiles))  # programs for 45 % of the multiprocessors
-    num_parts = max(min(num_parts, num_features // 512, 8), 1)
-    # The rings of all resident programs share a multiprocessor's memory, which has room for two programs that gain.
-    stage_bytes = num_columns * (TILE * (2 if is_gated else 1) + block_m)
-    most_stages = _RING_BYTES // (2 if num_tiles > num_sms else 1) // stage_bytes
-    return Float8Tile(block_m, num_columns, num_parts, min(most_stages, -(-num_steps // num_parts)))
+    if num_rows <= 64:
+        num_rows = max(1 << (num_rows - 1).bit_length(), 16)  # so that sums of all these are divided alike
+    least, most = min(num_rows, 32), 1 << (num_rows - 1).bit_length()
+    sizes = [(groups, rows) for groups in (1, 2, 3) for rows in (16, 32, 64, 128, 256) if least <= rows <= most]
+
+    def num_tiles(size: tuple[int, int]) -> int:
+        groups, rows = size
+        return -(-num_weights // (groups * BLOCK)) * -(-num_rows // rows)
+
+    def cost(size: tuple[int, int]) -> tuple[int, int]:
+        """What a multiprocessor loads, in tile rows of one step; then how often weights are."""
+        groups, rows = size
+        return -(-num_tiles(size) // num_sms) * (groups * BLOCK + rows), -rows
+
+    groups, rows = size = min(sizes, key=cost)
+    tiles = num_tiles(size)
+    num_parts = max(min(math.ceil(_BUSY * num_sms / tiles), num_features // _LEAST_FEATURES, _MAX_PARTS), 1)
+    num_programs = -(-tiles // -(-tiles // num_sms)) * num_parts
+    row_bytes = groups * BLOCK + rows
+    # Large stages have few barriers; small ones are needed where three large ones do not fit.
+    num_columns = 256 if 3 * 256 * row_bytes <= _RING_BYTES else 128
+    num_stages = min(_RING_BYTES // (num_columns * row_bytes), max(-(-num_features // (num_columns * num_parts)), 2))
+    return Float8Tile(groups, rows, num_columns, num_stages, num_programs, num_parts)
 
 
 def float8_linear(
@@ -118,17 +146,21 @@ def float8_linear(
     Args:
         x: ``[M, K]`` float8, contiguous, K a multiple of 16.
         row_scales: ``[M, 1]`` float32.
-        weight: ``[N, K]`` float8, contiguous.
+        weight: ``[N, K]`` float8, contiguous; with an activation, N is a multiple of 16.
         scales: ``[N]`` float32.
         out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous.
         activation: "none", "silu" or "gelu_tanh".
         space: at least of :meth:`Float8Tile.workspace`; launches of one stream may share it.
     """
     num_rows, num_features = x.shape
-    num_channels = out.shape[1]
-    float8_linear_kernel[tile.grid(num_rows, num_channels)](
+    row_tiles = -(-num_rows // tile.num_rows)
+    if activation == "none":
+        weight_desc = tile_descriptor(weight, (BLOCK, tile.num_columns))
+    else:
+        weight_desc = _gated_descriptor(weight, tile.num_columns)
+    float8_linear_kernel[(tile.num_programs,)](
         tile_descriptor(x, (tile.num_rows, tile.num_columns)),
-        tile_descriptor(weight, (TILE, tile.num_columns)),
+        weight_desc,
         row_scales,
         scales,
         bias,
@@ -136,19 +168,326 @@ def float8_linear(
         space.partials,
         space.arrivals,
         num_rows,
-        num_channels,
+        out.shape[1],
         -(-num_features // tile.num_columns),
+        tile.num_parts,
+        row_tiles,
+        -(-len(weight) // tile.num_weights) * row_tiles,
+        GROUPS=tile.num_groups,
         STAGES=tile.num_stages,
+        EXACT=tile.is_exact,
         ACTIVATION=activation,
-        num_warps=tile.num_warps,
+        REGISTERS=tile.num_group_registers,
+        num_warps=4,
+        maxnreg=tile.num_registers,
         **dependent_launch(x.device),
     )
 
 
-@gluon.jit(do_not_specialize=["num_rows", "num_steps"])
+def _gated_descriptor(weight: torch.Tensor, num_columns: int) -> TensorDescriptor:
+    """How TMA loads blocks of a gate and its up projection: eight rows of the one, eight of the other, and so on.
+
+    A thread then has the sums of both.
+    """
+    num_weights, num_features = weight.shape
+    shape = [num_weights // 16, 2, 8, num_features]
+    strides = [8 * num_features, num_weights // 2 * num_features, num_features, 1]
+    return TensorDescriptor(weight, shape, strides, [BLOCK // 16, 2, 8, num_columns], _gated_layout(num_columns))
+
+
+@functools.cache
+def _gated_layout(num_columns: int) -> gl.NVMMASharedLayout:
+    return gl.NVMMASharedLayout(min(num_columns, 128), 8, rank=4)
+
+
+@gluon.jit
+def _own_steps(sizes):
+    """The range ``[first, last)`` of the steps that a program has of each of its tiles."""
+    num_steps, num_parts, _, _ = sizes
+    part = gl.program_id(0) % num_parts
+    return part * num_steps // num_parts, (part + 1) * num_steps // num_parts
+
+
+@gluon.jit
+def _produce_weights(weight_desc, rings, sizes):
+    """A warp: keep the ring full of weights. They are constants, so it waits for no earlier kernel."""
+    weight_slots, _, full, empty = rings
+    _, num_parts, row_tiles, num_tiles = sizes
+    STAGES: gl.constexpr = full.shape[0]
+    GROUPS: gl.constexpr = weight_slots.shape[0] // STAGES
+    num_bytes: gl.constexpr = GROUPS * weight_desc.block_type.nbytes
+    first, last = _own_steps(sizes)
+    i = 0
+    for tile in range(gl.program_id(0) // num_parts, num_tiles, gl.num_programs(0) // num_parts):
+        block = tile // row_tiles * GROUPS
+        for step in range(first, last):
+            stage = i % STAGES
+            mbarrier.wait(empty.index(stage), (i // STAGES & 1) ^ 1)
+            mbarrier.expect(full.index(stage), num_bytes)
+            column = step * weight_desc.block_shape[-1]
+            for group in gl.static_range(GROUPS):
+                slot = weight_slots.index(stage * GROUPS + group)
+                row = (block + group) * weight_desc.block_shape[0]
+                if len(weight_desc.block_shape) == 4:
+                    slot = slot.reshape(weight_desc.block_shape)
+                    async_load(weight_desc, [row, 0, 0, column], full.index(stage), slot)
+                else:
+                    async_load(weight_desc, [row, column], full.index(stage), slot)
+            i += 1
+
+
+@gluon.jit
+def _produce_x(x_desc, rings, sizes, PDL: gl.constexpr):
+    """A warp: keep the ring full of rows of ``x``."""
+    _, x_slots, full, empty = rings
+    _, num_parts, row_tiles, num_tiles = sizes
+    STAGES: gl.constexpr = full.shape[0]
+    first, last = _own_steps(sizes)
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    i = 0
+    for tile in range(gl.program_id(0) // num_parts, num_tiles, gl.num_programs(0) // num_parts):
+        row = tile % row_tiles * x_desc.block_shape[0]
+        for step in range(first, last):
+            stage = i % STAGES
+            mbarrier.wait(empty.index(stage), (i // STAGES & 1) ^ 1)
+            mbarrier.expect(full.index(stage), x_desc.block_type.nbytes)
+            async_load(x_desc, [row, step * x_desc.block_shape[1]], full.index(stage), x_slots.index(stage))
+            i += 1
+
+
+@gluon.jit
+def _issue(rings, step, sums, use_acc, GROUP: gl.constexpr):
+    """Consumer: begin the MMA of a step once its operands are there."""
+    weight_slots, x_slots, full, _ = rings
+    STAGES: gl.constexpr = full.shape[0]
+    GROUPS: gl.constexpr = weight_slots.shape[0] // STAGES
+    stage = step % STAGES
+    mbarrier.wait(full.index(stage), step // STAGES & 1)
+    x = x_slots.index(stage).permute((1, 0))
+    return warpgroup_mma(weight_slots.index(stage * GROUPS + GROUP), x, sums, use_acc=use_acc, is_async=True)
+
+
+@gluon.jit
+def _finished(rings, step, sums, NUM_LATER: gl.constexpr):
+    """Consumer: the sums of a step when at most so many later MMAs are under way; its stage can be refilled."""
+    empty = rings[3]
+    sums = warpgroup_mma_wait(NUM_LATER, deps=[sums])
+    mbarrier.arrive(empty.index(step % empty.shape[0]), count=1)
+    return sums
+
+
+@gluon.jit
+def _multiply(rings, start, end, GROUP: gl.constexpr, EXACT: gl.constexpr, OVERLAP: gl.constexpr, layout: gl.constexpr):
+    """A warpgroup's sums of a tile, ``[64, rows]``, over the ring's steps from ``start`` to ``end``."""
+    weight_slots, x_slots, _, empty = rings
+    channels: gl.constexpr = weight_slots.shape[1]
+    rows: gl.constexpr = x_slots.shape[1]
+    none = gl.zeros([channels, rows], gl.float32, layout)
+    total = none
+    if not EXACT:
+        for i in range(start, end):
+            sums = _issue(rings, i, total, True, GROUP)
+            total = warpgroup_mma_wait(1, deps=[sums])
+            # The MMA of the step before is complete.
+            mbarrier.arrive(empty.index((i - 1) % empty.shape[0]), count=1, pred=i > start)
+        total = _finished(rings, end - 1, total, 0)
+    elif OVERLAP:
+        # Sums are added while the tensor cores multiply the next step.
+        num_pairs = (end - start - 1) // 2
+        even = _issue(rings, start, none, False, GROUP)
+        for pair in range(num_pairs):
+            i = start + 2 * pair
+            odd = _issue(rings, i + 1, none, False, GROUP)
+            total += _finished(rings, i, even, 1)
+            even = _issue(rings, i + 2, none, False, GROUP)
+            total += _finished(rings, i + 1, odd, 1)
+        last = start + 2 * num_pairs
+        if last + 1 < end:
+            odd = _issue(rings, last + 1, none, False, GROUP)
+            total += _finished(rings, last, even, 1)
+            total += _finished(rings, last + 1, odd, 0)
+        else:
+            total += _finished(rings, last, even, 0)
+    else:
+        CHAIN: gl.constexpr = max(256 // weight_slots.shape[2], 1)
+        num_chains = (end - start) // CHAIN
+        for chain in range(num_chains):
+            i = start + chain * CHAIN
+            sums = _issue(rings, i, none, False, GROUP)
+            for later in gl.static_range(1, CHAIN):
+                sums = _issue(rings, i + later, sums, True, GROUP)
+                sums = _finished(rings, i + later - 1, sums, 1)
+            total += _finished(rings, i + CHAIN - 1, sums, 0)
+        for i in range(start + num_chains * CHAIN, end):
+            total += _finished(rings, i, _issue(rings, i, none, False, GROUP), 0)
+    return total
+
+
+@gluon.jit
+def _consume(
+    GROUP: gl.constexpr,
+    rings,
+    outputs,
+    sizes,
+    GROUPS: gl.constexpr,
+    EXACT: gl.constexpr,
+    ACTIVATION: gl.constexpr,
+    REGISTERS: gl.constexpr,
+    PDL: gl.constexpr,
+):
+    """A warpgroup: multiply step by step and write the tiles; channels are the MMA's M, rows of ``x`` its N."""
+    _, num_parts, row_tiles, num_tiles = sizes
+    rows: gl.constexpr = rings[1].shape[1]
+    # With three warpgroups, there are not enough registers for the results of 256 rows in one instruction.
+    width: gl.constexpr = rows if GROUPS < 3 else min(rows, 128)
+    overlap: gl.constexpr = 3 * rows // 2 + 48 <= REGISTERS
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, width, 32])
+    first, last = _own_steps(sizes)
+    if PDL:
+        gdc_wait()
+    start = 0
+    for tile in range(gl.program_id(0) // num_parts, num_tiles, gl.num_programs(0) // num_parts):
+        total = _multiply(rings, start, start + last - first, GROUP, EXACT, overlap, layout)
+        block, first_row = tile // row_tiles * GROUPS + GROUP, tile % row_tiles * rows
+        if num_parts == 1:
+            _write(total, outputs, block, first_row, ACTIVATION)
+        else:
+            _add_parts(total, outputs, num_parts, tile, block, first_row, GROUP, GROUPS, ACTIVATION)
+        start += last - first
+
+
+@gluon.jit
+def _places(rows: gl.constexpr, count: gl.constexpr, layout: gl.constexpr):
+    """Where a warpgroup's sums of the first ``count`` rows lie in a slot of ``[64, rows]``: warps' are contiguous."""
+    n = gl.arange(0, 64, layout=gl.SliceLayout(1, layout))
+    m = gl.arange(0, count, layout=gl.SliceLayout(0, layout))
+    place_n = n // 16 * (16 * rows) + n // 8 % 2 * 64 + n % 8 * 8
+    return place_n[:, None] + (m // 8 * 128 + m % 8)[None, :]
+
+
+@gluon.jit
+def _add_parts(
+    total,
+    outputs,
+    num_parts,
+    tile,
+    block,
+    first_row,
+    GROUP: gl.constexpr,
+    GROUPS: gl.constexpr,
+    ACTIVATION: gl.constexpr,
+):
+    """Exchange the parts of a tile's sums with the programs that share it, add up those of some rows and write these.
+
+    All programs fit on the device at once and have no other tile, so that each may wait for the others.
+    """
+    partials, arrivals = outputs[4], outputs[5]
+    rows: gl.constexpr = total.shape[1]
+    CHUNK: gl.constexpr = min(rows, 32)
+    CHUNKS: gl.constexpr = rows // CHUNK
+    sums_layout: gl.constexpr = total.type.layout
+    own = partials + (gl.program_id(0) * GROUPS + GROUP) * (64 * rows)
+    gl.store(own + _places(rows, rows, sums_layout), total)
+    # All threads' stores come before the arrival, and their loads after those of the others.
+    barrier()
+    arrival = arrivals + tile * GROUPS + GROUP
+    num_arrived = gl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") + 1
+    part = gl.program_id(0) % num_parts
+    first_chunk, last_chunk = part * CHUNKS // num_parts, (part + 1) * CHUNKS // num_parts
+    if first_chunk < last_chunk:
+        while num_arrived < num_parts:
+            num_arrived = gl.atomic_add(arrival, 0, sem="acquire", scope="gpu")
+        layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, CHUNK, 32])
+        spots = partials + (tile * num_parts * GROUPS + GROUP) * (64 * rows) + _places(rows, CHUNK, layout)
+        for chunk in range(first_chunk, last_chunk):
+            sums = gl.zeros([64, CHUNK], gl.float32, layout)
+            for four in range(0, num_parts, 4):
+                for i in gl.static_range(4):
+                    spots_of_part = spots + (chunk * (CHUNK // 8 * 128) + (four + i) * (GROUPS * 64 * rows))
+                    # Bypass L1: other multiprocessors wrote this.
+                    sums += gl.load(spots_of_part, four + i < num_parts, other=0.0, cache_modifier=".cg")
+            _write_rows(sums, outputs, block, first_row + chunk * CHUNK, ACTIVATION)
+        # The last of those that have waited resets the counter.
+        if gl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") + 1 == num_parts + gl.minimum(num_parts, CHUNKS):
+            gl.store(arrival, 0)
+
+
+@triton.constexpr_function
+def _write_layout(channels, rows):
+    """How threads hold outputs ``[channels, rows]``: eight channels of a row each, a warp those of its sums."""
+    pieces = [[8, 0]] if channels == 64 else []
+    row_bits = [[0, 1 << bit] for bit in range(rows.bit_length() - 1)]
+    num_lane_bits = 5 - len(pieces)
+    lanes = pieces + row_bits[:num_lane_bits]
+    lanes += [[0, 0]] * (5 - len(lanes))  # copies, of which one is stored
+    warps = [[channels // 4, 0], [channels // 2, 0]]
+    registers = [[1, 0], [2, 0], [4, 0], *row_bits[num_lane_bits:]]
+    return gl.DistributedLinearLayout(registers, lanes, warps, [], [channels, rows])
+
+
+@gluon.jit
+def _halves(total):
+    """The sums ``[64, rows]`` of the first and of the second half of the rows."""
+    channels: gl.constexpr = total.shape[0]
+    half: gl.constexpr = total.shape[1] // 2
+    first, second = total.reshape((channels, 2, half)).permute((0, 2, 1)).split()
+    return first, second
+
+
+@gluon.jit
+def _write(total, outputs, block, first_row, ACTIVATION: gl.constexpr):
+    """Write a block's outputs of some rows, from its sums ``[64, rows]``; 64 rows at a time, to save registers."""
+    rows: gl.constexpr = total.shape[1]
+    if rows == 256:
+        first, second = _halves(total)
+        for half in gl.static_range(2):
+            low, high = _halves(first if half == 0 else second)
+            _write_rows(low, outputs, block, first_row + 128 * half, ACTIVATION)
+            _write_rows(high, outputs, block, first_row + 128 * half + 64, ACTIVATION)
+    elif rows == 128:
+        low, high = _halves(total)
+        _write_rows(low, outputs, block, first_row, ACTIVATION)
+        _write_rows(high, outputs, block, first_row + 64, ACTIVATION)
+    else:
+        _write_rows(total, outputs, block, first_row, ACTIVATION)
+
+
+@gluon.jit
+def _write_rows(total, outputs, block, first_row, ACTIVATION: gl.constexpr):
+    """Write a block's outputs of some rows, from its sums ``[64, rows]``."""
+    row_scales, scales, bias, out, _, _, num_rows, num_channels = outputs
+    rows: gl.constexpr = total.shape[1]
+    channels: gl.constexpr = 64 if ACTIVATION == "none" else 32
+    m = first_row + gl.arange(0, rows, gl.SliceLayout(0, total.type.layout))
+    total *= gl.load(row_scales + m, m < num_rows, other=0.0)[None, :]
+    if ACTIVATION != "none":
+        total, other = total.reshape((4, 2, 8, rows)).permute((0, 2, 3, 1)).split()
+        total, other = total.reshape((channels, rows)), other.reshape((channels, rows))
+    n = block * channels + gl.arange(0, channels, gl.SliceLayout(1, total.type.layout))
+    is_channel = n < num_channels
+    total *= gl.load(scales + n, is_channel, other=0.0)[:, None]
+    if bias is not None:
+        total += gl.load(bias + n, is_channel, other=0.0).to(gl.float32)[:, None]
+    if ACTIVATION != "none":
+        other *= gl.load(scales + num_channels + n, is_channel, other=0.0)[:, None]
+        if bias is not None:
+            other += gl.load(bias + num_channels + n, is_channel, other=0.0).to(gl.float32)[:, None]
+        total = apply_gate(total, other, ACTIVATION)
+    # Warps exchange values among their threads, so that each stores eight channels of a row at once.
+    layout: gl.constexpr = _write_layout(channels, rows)
+    values = gl.convert_layout(total.to(out.dtype.element_ty), layout)
+    n = block * channels + gl.arange(0, channels, gl.SliceLayout(1, layout))
+    m = first_row + gl.arange(0, rows, gl.SliceLayout(0, layout))
+    spots = out + (m.to(gl.int64)[None, :] * num_channels + n[:, None])
+    gl.store(spots, values, (m < num_rows)[None, :] & (n < num_channels)[:, None])
+
+
+@gluon.jit(do_not_specialize=["num_rows", "num_steps", "num_parts", "row_tiles", "num_tiles"])
 def float8_linear_kernel(
     x_desc,  # [M, K], blocks of a tile's rows
-    weight_desc,  # [N, K], blocks of a program's channels
+    weight_desc,  # [N, K], blocks of a warpgroup; with an activation [N / 16, 2, 8, K]
     row_scales,  # [M]
     scales,  # [N]
     bias,  # [N]
@@ -158,76 +497,60 @@ def float8_linear_kernel(
     num_rows,
     num_channels,
     num_steps,
+    num_parts,
+    row_tiles,
+    num_tiles,
+    GROUPS: gl.constexpr,
     STAGES: gl.constexpr,
+    EXACT: gl.constexpr,
     ACTIVATION: gl.constexpr,
+    REGISTERS: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    """Grid (tiles of channels, parts of a tile, tiles of rows)."""
-    FACTORS: gl.constexpr = 1 if ACTIVATION == "none" else 2
-    channels: gl.constexpr = weight_desc.block_shape[0]
-    columns: gl.constexpr = weight_desc.block_shape[1]
-    rows: gl.constexpr = x_desc.block_shape[0]
-    num_bytes: gl.constexpr = weight_desc.block_type.nbytes * FACTORS + x_desc.block_type.nbytes
-    layout: gl.constexpr = gl.NVMMADistributedLayout(
-        [3, 0], [channels // 16, gl.num_warps() * 16 // channels], [16, rows * channels // (gl.num_warps() * 16), 32]
-    )
-    weight_ring = gl.allocate_shared_memory(
-        weight_desc.dtype, [STAGES * FACTORS, channels, columns], weight_desc.layout
-    )
-    x_ring = gl.allocate_shared_memory(x_desc.dtype, [STAGES, rows, columns], x_desc.layout)
+    """Grid (programs). Tiles of the same weight rows follow each other."""
+    columns: gl.constexpr = x_desc.block_shape[1]
+    slots_layout: gl.constexpr = gl.NVMMASharedLayout(min(columns, 128), 8, rank=2)
+    weight_slots = gl.allocate_shared_memory(weight_desc.dtype, [STAGES * GROUPS, 64, columns], slots_layout)
+    x_slots = gl.allocate_shared_memory(x_desc.dtype, [STAGES] + x_desc.block_shape, x_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
-        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(full.index(i), count=2)
+        mbarrier.init(empty.index(i), count=GROUPS)
     fence_async_shared()
-    first, last = own_steps(num_steps)
-    num_own = last - first
-    first_row = gl.program_id(2) * rows
-    num_early = gl.minimum(num_own, STAGES)
-    for step in range(num_early):
-        mbarrier.expect(full.index(step), num_bytes)
-        load_weights(weight_desc, weight_ring, full, (first + step) * columns, step, num_channels, FACTORS)
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
-    for step in range(num_early):
-        async_load(x_desc, [first_row, (first + step) * columns], full.index(step), x_ring.index(step))
-
-    total = gl.zeros([channels, rows], gl.float32, layout)
-    factor = gl.zeros([channels, rows], gl.float32, layout)
-    nought = gl.zeros([channels, rows], gl.float32, layout)
-    for step in range(num_own):
-        stage = step % STAGES
-        mbarrier.wait(full.index(stage), step // STAGES & 1)
-        x = x_ring.index(stage).permute((1, 0))
-        slot = stage * FACTORS
-        sums = warpgroup_mma(weight_ring.index(slot), x, nought, use_acc=False, is_async=True)
-        if FACTORS == 2:
-            factor_sums = warpgroup_mma(weight_ring.index(slot + 1), x, nought, use_acc=False, is_async=True)
-            sums, factor_sums = warpgroup_mma_wait(0, deps=[sums, factor_sums])
-            factor += factor_sums
-        else:
-            sums = warpgroup_mma_wait(0, deps=[sums])
-        total += sums
-        if step + STAGES < num_own:
-            barrier()  # all warps have read the stage
-            column = (first + step + STAGES) * columns
-            mbarrier.expect(full.index(stage), num_bytes)
-            load_weights(weight_desc, weight_ring, full, column, stage, num_channels, FACTORS)
-            async_load(x_desc, [first_row, column], full.index(stage), x_ring.index(stage))
-
-    finish_tile(
-        total,
-        factor,
-        gl.arange(0, channels, layout=gl.SliceLayout(1, layout)),
-        gl.arange(0, rows, layout=gl.SliceLayout(0, layout)),
-        row_scales,
-        scales,
-        bias,
-        out,
-        partials,
-        arrivals,
-        num_rows,
-        num_channels,
-        FACTORS,
-        ACTIVATION,
-    )
+    rings = (weight_slots, x_slots, full, empty)
+    outputs = (row_scales, scales, bias, out, partials, arrivals, num_rows, num_channels)
+    sizes = (num_steps, num_parts, row_tiles, num_tiles)
+    if GROUPS == 1:
+        gl.warp_specialize(
+            [
+                (_consume, (0, rings, outputs, sizes, GROUPS, EXACT, ACTIVATION, REGISTERS, PDL)),
+                (_produce_weights, (weight_desc, rings, sizes)),
+                (_produce_x, (x_desc, rings, sizes, PDL)),
+            ],
+            [1, 1],
+            [24, 24],
+        )
+    elif GROUPS == 2:
+        gl.warp_specialize(
+            [
+                (_consume, (0, rings, outputs, sizes, GROUPS, EXACT, ACTIVATION, REGISTERS, PDL)),
+                (_consume, (1, rings, outputs, sizes, GROUPS, EXACT, ACTIVATION, REGISTERS, PDL)),
+                (_produce_weights, (weight_desc, rings, sizes)),
+                (_produce_x, (x_desc, rings, sizes, PDL)),
+            ],
+            [4, 1, 1],
+            [REGISTERS, 24, 24],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (_consume, (0, rings, outputs, sizes, GROUPS, EXACT, ACTIVATION, REGISTERS, PDL)),
+                (_consume, (1, rings, outputs, sizes, GROUPS, EXACT, ACTIVATION, REGISTERS, PDL)),
+                (_consume, (2, rings, outputs, sizes, GROUPS, EXACT, ACTIVATION, REGISTERS, PDL)),
+                (_produce_weights, (weight_desc, rings, sizes)),
+                (_produce_x, (x_desc, rings, sizes, PDL)),
+            ],
+            [4, 4, 1, 1],
+            [REGISTERS, REGISTERS, 24, 24],
+        )

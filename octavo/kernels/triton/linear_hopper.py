@@ -147,14 +147,14 @@ def _layout(dtype: torch.dtype, box: tuple[int, int]) -> gl.NVMMASharedLayout:
 
 
 @gluon.jit
-def own_steps(num_steps):
+def _own_steps(num_steps):
     """The range ``[first, last)`` of a program's K steps."""
     part = gl.program_id(1)
     return part * num_steps // gl.num_programs(1), (part + 1) * num_steps // gl.num_programs(1)
 
 
 @gluon.jit
-def load_weights(weight_desc, ring, full, column, stage, num_channels, FACTORS: gl.constexpr):
+def _load_weights(weight_desc, ring, full, column, stage, num_channels, FACTORS: gl.constexpr):
     """Request a stage of a program's weights, those of the gate and of the up projection if there are two factors."""
     first = gl.program_id(0) * weight_desc.block_shape[0]
     for factor in gl.static_range(FACTORS):
@@ -178,11 +178,11 @@ def _produce(
     columns: gl.constexpr = weight_desc.block_shape[1]
     num_bytes: gl.constexpr = weight_desc.block_type.nbytes * FACTORS + x_desc.block_type.nbytes
     first_row = gl.program_id(2) * x_desc.block_shape[0]
-    first, last = own_steps(num_steps)
+    first, last = _own_steps(num_steps)
     num_early = gl.minimum(last - first, STAGES)
     for step in range(num_early):
         mbarrier.expect(full.index(step), num_bytes)
-        load_weights(weight_desc, weight_ring, full, (first + step) * columns, step, num_channels, FACTORS)
+        _load_weights(weight_desc, weight_ring, full, (first + step) * columns, step, num_channels, FACTORS)
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
@@ -193,7 +193,7 @@ def _produce(
         column = (first + step) * columns
         mbarrier.wait(empty.index(stage), (step // STAGES & 1) ^ 1)
         mbarrier.expect(full.index(stage), num_bytes)
-        load_weights(weight_desc, weight_ring, full, column, stage, num_channels, FACTORS)
+        _load_weights(weight_desc, weight_ring, full, column, stage, num_channels, FACTORS)
         async_load(x_desc, [first_row, column], full.index(stage), x_ring.index(stage))
 
 
@@ -208,13 +208,11 @@ def _add_parts(spots, num_parts, stride):
 
 
 @gluon.jit
-def finish_tile(
+def _finish_tile(
     total,  # [channels, rows] float32
     factor,  # the up projection's, if there are two factors
     local_n,  # the tile's channels and rows, counted from its first
     local_m,
-    row_scales,  # [M] float32, or None with scales
-    scales,  # [N] float32 or None
     bias,
     out,
     partials,
@@ -252,14 +250,9 @@ def finish_tile(
         n = gl.program_id(0) * channels + local_n
         m = gl.program_id(2) * rows + local_m
         is_channel = n < num_channels
-        if scales is not None:
-            row_scale = gl.load(row_scales + m, m < num_rows, other=0.0)[None, :]
-            total = total * row_scale * gl.load(scales + n, is_channel, other=0.0)[:, None]
         if bias is not None:
             total += gl.load(bias + n, is_channel, other=0.0).to(gl.float32)[:, None]
         if FACTORS == 2:
-            if scales is not None:
-                factor = factor * row_scale * gl.load(scales + num_channels + n, is_channel, other=0.0)[:, None]
             if bias is not None:
                 factor += gl.load(bias + num_channels + n, is_channel, other=0.0).to(gl.float32)[:, None]
             total = apply_gate(total, factor, ACTIVATION)
@@ -288,7 +281,7 @@ def _consume(
         gdc_wait()
     total = gl.zeros([channels, rows], gl.float32, layout)
     factor = gl.zeros([channels, rows], gl.float32, layout)
-    first, last = own_steps(num_steps)
+    first, last = _own_steps(num_steps)
     for step in range(last - first):
         stage = step % STAGES
         mbarrier.wait(full.index(stage), step // STAGES & 1)
@@ -307,13 +300,11 @@ def _consume(
     else:
         total = warpgroup_mma_wait(0, deps=[total])
 
-    finish_tile(
+    _finish_tile(
         total,
         factor,
         local_n,
         local_m,
-        None,
-        None,
         bias,
         out,
         partials,

@@ -1,7 +1,8 @@
 """Feed-forward experts whose weights stay quantised, as two grouped GEMMs; :mod:`.experts` has the terms.
 
 Few pairs of an expert meet weights that are converted in registers, since reading them is what takes time. Many pairs
-of float8 experts that were made for it are rounded to float8 first, so that the tensor cores multiply twice as fast.
+of float8 experts that were made for it are rounded to float8 first, so that the tensor cores multiply twice as fast; a
+great many go to :mod:`.experts_hopper`.
 
 One or two tokens go another way (:mod:`.few_experts`). A token's bits depend on which of these a step takes, and on
 nothing else of the other tokens.
@@ -17,12 +18,12 @@ import triton
 from octavo.errors import UnsupportedModelError
 from octavo.kernels.experts import ExpertsOp
 from octavo.kernels.packed_experts import PackedExperts, PackedMatrices
-from octavo.kernels.scaled import FLOAT8
 from octavo.kernels.triton.experts import PairOrder, order_pairs, sum_pairs
+from octavo.kernels.triton.experts_hopper import SPECIALISED_PAIRS, can_multiply, hopper_gemm
 from octavo.kernels.triton.few_experts import with_few
-from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch
-from octavo.kernels.triton.packed_experts_kernel import packed_experts_kernel, round_groups_kernel
-from octavo.kernels.triton.scaled import quantize_rows
+from octavo.kernels.triton.launch import dependent_launch
+from octavo.kernels.triton.packed_experts_kernel import packed_experts_kernel
+from octavo.kernels.triton.quantize import quantize_groups
 from octavo.kernels.triton.unit_gemm import LARGEST_EXPONENT
 from octavo.records.experts import ExpertSpec
 
@@ -30,7 +31,6 @@ ROUNDED_PAIRS = 16
 """Pairs of an expert, if they spread evenly, from which float8 activations are faster."""
 
 _MAX_STEP = 128
-_ROUNDED_VALUES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class PackedTile:
     Attributes:
         block_m, block_n, block_k: pairs, outputs and input features.
         num_stages, num_warps: depth of the load pipeline; warps per program.
+        is_specialised: whether :mod:`.experts_hopper` multiplies instead, if it supports the tensors.
     """
 
     block_m: int
@@ -47,6 +48,7 @@ class PackedTile:
     block_k: int
     num_stages: int
     num_warps: int
+    is_specialised: bool = False
 
 
 def rounds_inputs(weights: PackedExperts, num_pairs: int) -> bool:
@@ -79,7 +81,9 @@ def choose_tile(weight: PackedMatrices, num_pairs: int, *, is_gated: bool, is_ro
     if most <= 64:
         return PackedTile(64, narrow, block_k, 3, 4)
     if is_rounded:
-        return PackedTile(128 if weight.has_one_group and most > 128 else 64, 2 * narrow, block_k, 3, 4)
+        block_m = 128 if weight.has_one_group and most > 128 else 64
+        is_specialised = weight.has_one_group and per_expert >= SPECIALISED_PAIRS
+        return PackedTile(block_m, 2 * narrow, block_k, 3, 4, is_specialised)
     if weight.bits == 4:
         return PackedTile(64, 2 * narrow, block_k, 3, 8)
     if most <= 128:
@@ -156,6 +160,9 @@ def packed_gemm(
         y: written: with a ``spec`` ``[pairs, out / 2]`` after the activation and ordered by expert, otherwise
             ``[pairs, out]`` by the pairs' numbers.
     """
+    if tile.is_specialised and can_multiply(x, weight.codes, y):
+        hopper_gemm(x, weight.codes, bias, shares, y, order, spec, x_scales, weight.scales)
+        return
     num_outputs, num_features = y.shape[1], weight.num_inputs
     group = 0 if weight.has_one_group else weight.group
     packed_experts_kernel[triton.cdiv(num_outputs, tile.block_n), len(order.tiles)](
@@ -192,23 +199,4 @@ def packed_gemm(
 
 def round_inputs(x: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Activations in float8; see :func:`octavo.kernels.packed_experts.round_inputs`."""
-    if group == x.shape[1]:
-        return quantize_rows(x)
-    rows = x.contiguous()
-    num_groups = rows.numel() // group
-    values = torch.empty_like(rows, dtype=FLOAT8)
-    scales = torch.empty(len(x), x.shape[1] // group, dtype=torch.float32, device=x.device)
-    block = max(_ROUNDED_VALUES // group, 1)
-    if num_groups:
-        round_groups_kernel[(triton.cdiv(num_groups, block),)](
-            rows,
-            values,
-            scales,
-            num_groups,
-            GROUP=group,
-            BLOCK=block,
-            ROUND=IS_INTERPRETED,  # the interpreter's conversion loses the carry into the exponent
-            num_warps=4,
-            **dependent_launch(x.device),
-        )
-    return values, scales
+    return quantize_groups(x, group)

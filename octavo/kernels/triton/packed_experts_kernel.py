@@ -5,7 +5,6 @@ import triton.language as tl
 
 from octavo.kernels.triton.experts_kernel import activate
 from octavo.kernels.triton.pair_unpack import INTEGER_SCALE, scale_floats, unpack_bytes, unpack_floats, unpack_integers
-from octavo.kernels.triton.scaled import _rounded
 
 
 @triton.jit
@@ -167,36 +166,6 @@ def packed_experts_kernel(
     targets = places if GATED else own
     spots = y + targets.to(tl.int64)[None, :] * num_outputs + n[:, None]
     tl.store(spots, gate.to(y.dtype.element_ty), is_row[None, :] & is_output[:, None])
-
-
-@triton.jit
-def round_groups_kernel(
-    x,
-    values,
-    scales,
-    num_groups,
-    GROUP: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ROUND: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """A program rounds ``BLOCK`` groups to float8, each with a scale of its own; grid (blocks of groups)."""
-    groups = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    is_group = groups < num_groups
-    places = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
-    wide = tl.load(x + places, is_group[:, None], other=1.0).to(tl.float32)
-    largest = tl.max(tl.abs(wide), 1)
-    # A NaN or an infinity has no scale, and makes its group NaN.
-    is_finite = tl.sum(tl.where(tl.abs(wide) < float("inf"), 0, 1), 1) == 0
-    scale = tl.where(is_finite, tl.maximum(tl.div_rn(largest, 448.0), 1e-12), float("nan"))
-    scaled = tl.div_rn(wide, tl.broadcast_to(scale[:, None], (BLOCK, GROUP)))
-    if ROUND:
-        scaled = _rounded(scaled)
-    tl.store(scales + groups, scale, is_group)
-    tl.store(values + places, scaled.to(values.dtype.element_ty), is_group[:, None])
 
 
 @triton.jit

@@ -2,7 +2,7 @@
 
 Logits are sums of parts: each part adds up ``PART_SIZE`` features from zero, and parts are added in order. The tensor
 cores work on the same units whatever a program's tile is, so a token's logits do not depend on the batch. Neither does
-the choice: it adds up in an order that the code states, or in integers.
+the choice: it adds up in an order that the code states, or in integers. Weights are float32, or of the type of ``x``.
 """
 
 import triton
@@ -213,9 +213,12 @@ def choose_kernel(
     own, own_weights = tl.zeros((CHOSEN_BINS,), tl.int64), tl.zeros((CHOSEN_BINS,), tl.float32)
     total = 0.0
     for place in range(NUM_CHOSEN):
-        best = tl.argmax(ranking, 0)
+        highest, best = tl.max(ranking, 0, return_indices=True)
         is_best = experts == best
-        score = tl.sum(tl.where(is_best, scores, 0.0), 0)
+        if correction is None:
+            score = tl.where(highest > -float("inf"), highest, float("nan"))  # what is no number ranked last
+        else:
+            score = tl.sum(tl.where(is_best, scores, 0.0), 0)
         own = tl.where(places == place, best.to(tl.int64), own)
         own_weights = tl.where(places == place, score, own_weights)
         total += score
@@ -255,8 +258,12 @@ def _add_part(
 
 @triton.jit
 def _multiply(x_tile, weight_tile, total):
-    """Three products of TF32 parts keep float32's precision on tensor cores."""
-    return tl.dot(x_tile.to(tl.float32), weight_tile.T, total, input_precision="tf32x3")
+    """Products with float32's precision on tensor cores: of 16 bits in one step, of float32 by three of TF32 parts."""
+    if weight_tile.dtype == tl.float32:
+        total = tl.dot(x_tile.to(tl.float32), weight_tile.T, total, input_precision="tf32x3")
+    else:
+        total = tl.dot(x_tile, weight_tile.T, total)
+    return total
 
 
 @triton.jit

@@ -1,124 +1,22 @@
-"""GEMMs of 8-bit values on NVIDIA GPUs: activations are rounded by Triton.
+"""GEMMs of 8-bit values on NVIDIA GPUs: activations are rounded by Triton (:mod:`.quantize`).
 
 Float8 (compute capability 8.9 and above) is multiplied by torch, and where rows are few by :mod:`.linear_stream` and
 :mod:`.linear_float8`; int8 by the kernel in :mod:`.int8_kernel`.
 """
 
-from functools import cache
-
 import torch
-import triton
-import triton.language as tl
 
 from octavo.kernels import scaled
 from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.linear import GATES, ComposedLinear, LinearOp
-from octavo.kernels.scaled import FLOAT8, INT8, LARGEST
+from octavo.kernels.scaled import FLOAT8, INT8
 from octavo.kernels.triton import linear_float8, linear_stream
 from octavo.kernels.triton.grouped import choose_parts
 from octavo.kernels.triton.int8_kernel import BLOCK_K, int8_kernel
-from octavo.kernels.triton.launch import (
-    IS_INTERPRETED,
-    aligned_rows,
-    dependent_launch,
-    is_hopper,
-    num_multiprocessors,
-)
+from octavo.kernels.triton.launch import aligned_rows, dependent_launch, is_hopper, num_multiprocessors
+from octavo.kernels.triton.linear_float8 import Float8Tile
 from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
-from octavo.platforms import compute_capability
-
-_SMALLEST_SCALE = tl.constexpr(scaled.SMALLEST_SCALE)
-_MAX_BLOCK = 16384
-
-
-@cache
-def _converts(device: torch.device) -> bool:
-    """Whether a device's Triton kernels convert to float8."""
-    return IS_INTERPRETED or compute_capability(device) >= (8, 9)
-
-
-@triton.jit
-def _rounded(x):
-    """Float32 values, at most 448 in magnitude or NaN, rounded to those that float8 has; to nearest, ties to even."""
-    bits = x.to(tl.int32, bitcast=True)
-    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)
-    subnormal = (x + 24576.0) - 24576.0  # 1.5 · 2²³ steps of 2⁻⁹
-    return tl.where(tl.abs(x) <= 448.0, tl.where(tl.abs(x) < 0.015625, subnormal, normal), x)  # NaN stays
-
-
-@triton.jit
-def _whole(x):
-    """Float32 values of int8's range rounded to whole numbers; to nearest, ties to even. NaN becomes 0."""
-    below = tl.floor(x)
-    rest, is_odd = x - below, below != 2 * tl.floor(below / 2)
-    rounded = tl.where((rest > 0.5) | ((rest == 0.5) & is_odd), below + 1, below)
-    return tl.where(tl.abs(x) < 128.0, rounded, 0.0)
-
-
-@triton.jit
-def _quantize_kernel(
-    x,
-    values,
-    scales,
-    x_stride,
-    SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    LARGEST: tl.constexpr,
-    ROUND: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """A program rounds one row, reading it twice if it is longer than ``BLOCK``; grid (rows)."""
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, BLOCK)
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
-    largest = tl.zeros([BLOCK], tl.float32)
-    part = largest
-    for start in tl.static_range(0, SIZE, BLOCK):
-        part = tl.load(x + row * x_stride + start + columns, start + columns < SIZE, other=0.0).to(tl.float32)
-        largest = tl.maximum(largest, tl.abs(part), propagate_nan=tl.PropagateNan.ALL)
-    scale = tl.maximum(tl.div_rn(tl.max(largest, axis=0), LARGEST), _SMALLEST_SCALE)
-    scale += tl.sum(tl.where(largest < float("inf"), 0.0, float("nan")), axis=0)  # such a row has no scale
-    tl.store(scales + row, scale)
-    for start in tl.static_range(0, SIZE, BLOCK):
-        mask = start + columns < SIZE
-        if SIZE > BLOCK:
-            part = tl.load(x + row * x_stride + start + columns, mask, other=0.0).to(tl.float32)
-        if SIZE % BLOCK != 0:
-            # The quotient of zero takes a slow path, for all of a thread's values one after another.
-            part = tl.where(mask, part, scale)
-        scaled = tl.div_rn(part, scale)
-        if values.dtype.element_ty == tl.int8:
-            scaled = _whole(scaled)
-        elif ROUND:
-            scaled = _rounded(scaled)
-        tl.store(values + row * SIZE + start + columns, scaled.to(values.dtype.element_ty), mask)
-
-
-def quantize_rows(x: torch.Tensor, dtype: torch.dtype = FLOAT8) -> tuple[torch.Tensor, torch.Tensor]:
-    """Round rows; see :func:`octavo.kernels.scaled.quantize_rows`."""
-    if dtype is FLOAT8 and not _converts(x.device):
-        return scaled.quantize_rows.reference(x, dtype)
-    rows = x if x.stride(-1) == 1 else x.contiguous()
-    num_rows, size = rows.shape
-    values = torch.empty(num_rows, size, dtype=dtype, device=x.device)
-    scales = torch.empty(num_rows, 1, dtype=torch.float32, device=x.device)
-    if num_rows:
-        block = min(triton.next_power_of_2(size), _MAX_BLOCK)
-        _quantize_kernel[(num_rows,)](
-            rows,
-            values,
-            scales,
-            rows.stride(0),
-            SIZE=size,
-            BLOCK=block,
-            LARGEST=LARGEST[dtype],
-            ROUND=IS_INTERPRETED,  # the interpreter's conversion loses the carry into the exponent
-            num_warps=max(block // 512, 1),
-            **dependent_launch(x.device),
-        )
-    return values, scales
+from octavo.kernels.triton.quantize import quantize_normed, quantize_rows
 
 
 class Float8Linear(LinearOp):
@@ -156,62 +54,80 @@ class Float8Linear(LinearOp):
 
     def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """``[..., in] → [..., out]``, into ``out`` if it is given."""
-        rows = x.reshape(-1, x.shape[-1])
-        y = self._by_kernels(rows, "none")
-        y = (self._by_library(rows) if y is None else y).view(*x.shape[:-1], len(self._scales))
+        y = self._multiply(x.reshape(-1, x.shape[-1]), "none").view(*x.shape[:-1], len(self._scales))
         return y if out is None else out.copy_(y)
 
     def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
         """``act(y₁) · y₂`` for the two halves of the outputs: ``[T, in] → [T, out / 2]``."""
-        rows = x.reshape(-1, x.shape[-1])
-        y = self._by_kernels(rows, activation)
-        y = GATES[activation](self._by_library(rows)) if y is None else y
+        y = self._multiply(x.reshape(-1, x.shape[-1]), activation)
         return y.view(*x.shape[:-1], len(self._scales) // 2)
 
     def normed(self, norm: DeferredNorm, activation: str = "none") -> torch.Tensor | None:
         """See :meth:`octavo.kernels.linear.LinearOp.normed`."""
-        return self._by_kernels(norm.x, activation, norm) if norm.is_single else None
+        if norm.is_single:
+            return self._stream(norm.x, activation, norm)
+        is_few = len(norm.x) <= linear_stream.MAX_FLOAT8_ROWS
+        if not self._uses_kernels or is_few or norm.is_computed or norm.x.dtype is not torch.bfloat16:
+            return None
+        return self._multiply_rounded(*quantize_normed(norm), norm.x.dtype, activation)
 
-    def _by_kernels(self, x: torch.Tensor, activation: str, norm: DeferredNorm | None = None) -> torch.Tensor | None:
-        """``[M, in] → [M, out]``, or ``[M, out / 2]`` with an activation; None if torch is faster."""
+    def _multiply(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+        """``[M, in] → [M, out]``, or ``[M, out / 2]`` with an activation."""
+        y = self._stream(x, activation)
+        if y is not None:
+            return y
+        is_half = x.dtype is torch.float16
+        if x.dtype is torch.bfloat16 or (is_half and self._choose(x, activation) is not None):
+            return self._multiply_rounded(*quantize_rows(x), x.dtype, activation)
+        y = scaled.in_parts(self._in_float32, x)
+        return y if activation == "none" else GATES[activation](y)
+
+    def _stream(self, x: torch.Tensor, activation: str, norm: DeferredNorm | None = None) -> torch.Tensor | None:
+        """The same of few rows as they are; None of more."""
         if not self._uses_kernels or x.dtype not in (torch.bfloat16, torch.float16):
             return None
         is_gated = activation != "none"
         num_channels = len(self._scales) // (2 if is_gated else 1)
-        gemm = (len(x), num_channels, x.shape[1])
-        stream_tile = linear_stream.choose_float8_tile(*gemm, is_gated=is_gated, num_sms=self._num_sms)
-        if stream_tile is not None:
-            y = x.new_empty(len(x), num_channels)
-            linear_stream.stream_linear(
-                aligned_rows(x), self._weight, self._bias, y, activation, stream_tile, self._scales, norm
-            )
-            return y
-        assert norm is None, "a single row has a tile above"
-        tile = linear_float8.choose_tile(*gemm, is_gated=is_gated, num_sms=self._num_sms)
+        tile = linear_stream.choose_float8_tile(
+            len(x), num_channels, x.shape[1], is_gated=is_gated, num_sms=self._num_sms
+        )
         if tile is None:
             return None
-        values, row_scales = quantize_rows(x)
         y = x.new_empty(len(x), num_channels)
-        needed = tile.workspace(len(x), num_channels, is_gated=is_gated)
-        space = self._space = reserve_workspace(x.device, *needed, at_hand=self._space)
+        linear_stream.stream_linear(aligned_rows(x), self._weight, self._bias, y, activation, tile, self._scales, norm)
+        return y
+
+    def _choose(self, x: torch.Tensor, activation: str) -> Float8Tile | None:
+        """The tile of Octavo's kernel for rounded rows; None if torch multiplies them."""
+        if not self._uses_kernels or (activation != "none" and len(self._weight) % 16):
+            return None
+        return linear_float8.choose_tile(len(x), *self._weight.shape, num_sms=self._num_sms)
+
+    def _multiply_rounded(
+        self, values: torch.Tensor, row_scales: torch.Tensor, dtype: torch.dtype, activation: str
+    ) -> torch.Tensor:
+        """``[M, in] → [M, out]``, or ``[M, out / 2]`` with an activation, of rounded rows."""
+        tile = self._choose(values, activation)
+        if tile is None:
+            assert dtype is torch.bfloat16, "torch's GEMM with a scale per row returns nothing else"
+            y = torch._scaled_mm(
+                values,
+                self._weight.T,
+                row_scales,
+                self._scales[None],
+                bias=self._bias,
+                out_dtype=dtype,
+                use_fast_accum=True,
+            )
+            return y if activation == "none" else GATES[activation](y)
+        num_rows, num_weights = len(values), len(self._weight)
+        y = values.new_empty(num_rows, num_weights // (1 if activation == "none" else 2), dtype=dtype)
+        needed = tile.workspace(num_rows, num_weights)
+        space = self._space = reserve_workspace(values.device, *needed, at_hand=self._space)
         linear_float8.float8_linear(
             values, row_scales, self._weight, self._scales, self._bias, y, activation, tile, space
         )
         return y
-
-    def _by_library(self, x: torch.Tensor) -> torch.Tensor:
-        if x.dtype is not torch.bfloat16:
-            return scaled.in_parts(self._in_float32, x)
-        values, row_scales = quantize_rows(x)
-        return torch._scaled_mm(
-            values,
-            self._weight.T,
-            row_scales,
-            self._scales[None],
-            bias=self._bias,
-            out_dtype=torch.bfloat16,
-            use_fast_accum=True,
-        )
 
     def _in_float32(self, x: torch.Tensor) -> torch.Tensor:
         values, row_scales = quantize_rows(x)

@@ -10,11 +10,12 @@ _FLOAT8_STD = 64.0
 _MXFP4_EXPONENT = 127 - 7  # numbers in its blocks are about 3
 
 
-def fill_with_noise(slots: Slots, seed: int) -> None:
+def fill_with_noise(slots: Slots, seed: int, dtype: torch.dtype) -> None:
     """Fill slots with small seeded normal values; norms are one, however a family stores them.
 
     Args:
         slots: checkpoint name → destinations.
+        dtype: of the checkpoint whose weights these could be; wider ones, such as a router's, have its values.
     """
     generators: dict[torch.device, torch.Generator] = {}
     for name, places in slots.items():
@@ -37,6 +38,8 @@ def fill_with_noise(slots: Slots, seed: int) -> None:
             view.fill_(1.0)
         elif places[0].is_direct and len(places) == 1 and not (places[0].has_scale or name.endswith("_scale")):
             view.normal_(0.0, _STD, generator=generators[device])
+            if view.dtype.itemsize > dtype.itemsize:
+                view.copy_(view.to(dtype))
         else:
             values = torch.empty(places[0].source_shapes[0], dtype=torch.float32, device=device)
             if name.endswith("_scale"):

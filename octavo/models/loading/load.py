@@ -77,7 +77,8 @@ def load_weights(
         for slot in (slot for places in optional.values() for slot in places):
             slot.view.fill_(1)
         if load_format == "dummy":
-            fill_with_noise({name: places for name, places in slots.items() if name not in optional}, seed)
+            required = {name: places for name, places in slots.items() if name not in optional}
+            fill_with_noise(required, seed, getattr(torch, config.dtype))
         else:
             parts = _fitting_parts(model, source, config, load_format)
             _warn_of_missing(len(optional), [wanted for _, wanted in parts])

@@ -31,13 +31,14 @@ from octavo.execution.sampling_tail import SamplingTail
 from octavo.execution.sizes import DeviceSizes
 from octavo.kernels import triton as triton_kernels
 from octavo.kernels.dispatch import bind
-from octavo.kernels.triton import launch, linear, prefill_attention, register, scaled  # noqa: F401
+from octavo.kernels.triton import launch, linear, prefill_attention, quantize, register  # noqa: F401
 from octavo.kernels.triton.attention import TritonAttention
 from octavo.kernels.triton.linear import SmallBatchLinear
 from octavo.kernels.triton.step import TritonStepKernels
 from octavo.layers.build import Build
 from octavo.layers.decoder import RotaryAttention
 from octavo.layers.head_terms import AttentionTerms, alibi_slopes
+from octavo.layers.moe import Router
 from octavo.layers.weights import finish
 from octavo.models.registry import build_model
 from octavo.quantization import scheme
@@ -114,7 +115,7 @@ def main(case: str) -> None:
     JITFunction.run = compile_only
     triton.runtime.driver.set_active(_Driver())
     launch._has_dependent_launch = lambda device: True
-    scaled._converts = scaled._has_float8_kernels = lambda device: True
+    quantize._converts = lambda device: True
     linear.is_supported = lambda device: True
     prefill_attention._STORED_LENGTH = 1024  # the longest row of a step here
     modules = [
@@ -134,11 +135,14 @@ def main(case: str) -> None:
         hidden = 2560  # a norm's row is ten rounds of its GEMM: no power of two
     elif case == "qwen3-bfloat16":
         hidden = 632  # the last round of a few normed rows is not full
+    elif case == "qwen3-moe-bfloat16-float8":
+        hidden = 128  # whole steps of specialised warps
     shape = {"head_dim": head_dim, "hidden_size": hidden, "intermediate_size": between}
     config = replace(tiny_config(architecture, windows, 5), **shape)
     experts = getattr(config.own, "experts", None)
     if experts is not None and case.endswith(("float8", "int4", "int8", "mxfp4")):
-        config = replace(config, own=replace(config.own, experts=replace(experts, size=64)))  # a multiple of a unit
+        size = max(hidden, 64)  # a multiple of a unit
+        config = replace(config, own=replace(config.own, experts=replace(experts, size=size)))
     if experts is not None and case.endswith("bounded"):
         bounded = replace(
             experts, spec=ExpertSpec("swiglu_step", limit=7.0), size=64
@@ -169,6 +173,11 @@ def main(case: str) -> None:
     for parameter in model.parameters():
         if parameter.dtype is torch.uint8:
             parameter.zero_()  # not all bytes are scales
+    for module in model.modules():
+        if isinstance(module, Router):
+            module.weight.normal_()
+            if not case.endswith("mxfp4"):
+                module.weight.copy_(module.weight.to(dtype))  # as most checkpoints have it
     finish(model)
     # A warp's part of a tile is one block of a quantised cache, and several of another. Prefill on Hopper reads and
     # writes the cache only in blocks of 8 tokens or more.

@@ -296,6 +296,12 @@ def test_a_cut_fills_the_device(num_rows: int, num_kv_heads: int, max_len: int, 
     assert choose_cut(num_rows, num_kv_heads, 256, max_len, 132, tile) == cut
 
 
+@pytest.mark.parametrize(("num_rows", "max_chunks"), [(1, 33), (8, 4), (16, 2), (32, 2)])
+def test_a_cut_over_8_bits_gives_a_multiprocessor_two_programs(num_rows: int, max_chunks: int) -> None:
+    tile = choose_tile(128, torch.bfloat16, num_rows * 8, 4, is_quantized=True)
+    assert choose_cut(num_rows, 8, 128, 32768, 132, tile, is_quantized=True).max_chunks == max_chunks
+
+
 def test_a_cut_keeps_to_the_workspace() -> None:
     assert choose_cut(4, 1, 128, 100_000, 132, DecodeTile(64, 4, 3), max_places=32).max_chunks == 8
 

@@ -6,7 +6,14 @@ import torch
 from octavo.kernels.experts import ExpertWeights, PlainExperts
 from octavo.kernels.routing import choose_experts as choose_reference
 from octavo.kernels.triton.experts import choose_tile, experts_mlp, grouped_gemm, order_pairs, sum_pairs
-from octavo.kernels.triton.routing import MAX_SPLIT_TOKENS, choose_experts, make_router, router_logits
+from octavo.kernels.triton.routing import (
+    MAX_SPLIT_TOKENS,
+    choose_experts,
+    make_logits,
+    make_router,
+    router_logits,
+    router_weights,
+)
 from octavo.records.experts import ExpertSpec, Routing, Score
 
 SILU = ExpertSpec("silu")
@@ -159,10 +166,27 @@ def test_logits(
     torch.testing.assert_close(router_logits(x, weight, own_bias).double(), expected, rtol=1e-5, atol=1e-4)
 
 
-def test_logits_of_a_token_do_not_depend_on_the_others(device: torch.device) -> None:
-    x, weight = random(device, 1, MAX_SPLIT_TOKENS + 1, 520), random(device, 2, 20, 520)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_weights_that_a_type_holds_are_multiplied_in_it(device: torch.device, dtype: torch.dtype) -> None:
+    """As in float32; one value that the type does not hold keeps all of them in float32."""
+    x = random(device, 1, 33, 256).to(dtype)
+    weight = random(device, 2, 20, 256).to(dtype).float()
+    assert router_weights(weight)[dtype].dtype is dtype
+    found, expected = make_logits(weight, None)(x), x.double() @ weight.double().T
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
+
+    weight[3, 5] = 1 + 2.0**-12
+    assert router_weights(weight)[dtype] is weight
+    found, expected = make_logits(weight, None)(x), x.double() @ weight.double().T
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_logits_of_a_token_do_not_depend_on_the_others(device: torch.device, dtype: torch.dtype) -> None:
+    num_experts = 40 if device.type == "cuda" else 20  # the interpreter's sums depend on a tile's shape
+    x, weight = random(device, 1, 2050, 520).to(dtype), random(device, 2, num_experts, 520).to(dtype)
     alone = router_logits(x[:1], weight, weight[:, 0].contiguous())
-    for count in (3, 64, MAX_SPLIT_TOKENS + 1):  # in parts up to so many, whole above
+    for count in (3, 64, MAX_SPLIT_TOKENS + 1, len(x)):  # in parts up to so many, whole above
         assert torch.equal(router_logits(x[:count], weight, weight[:, 0].contiguous())[:1], alone)
 
 

@@ -14,12 +14,15 @@ def random(device: torch.device, seed: int, *shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("has_residual", [False, True])
 @pytest.mark.parametrize(("hidden", "num_experts"), [(48, 6), (392, 40), (4224, 20)])
-def test_it_norms_and_routes(device: torch.device, has_residual: bool, hidden: int, num_experts: int) -> None:
-    x, residual = random(device, 1, 2, 1, hidden)
-    scale = 1 + random(device, 2, hidden) / 4
-    weight = random(device, 3, num_experts, hidden) / hidden**0.5
+def test_it_norms_and_routes(
+    device: torch.device, has_residual: bool, hidden: int, num_experts: int, dtype: torch.dtype
+) -> None:
+    x, residual = random(device, 1, 2, 1, hidden).to(dtype)
+    scale = (1 + random(device, 2, hidden) / 4).to(dtype)
+    weight = (random(device, 3, num_experts, hidden) / hidden**0.5).to(dtype).float()
     bias = random(device, 4, num_experts)
     route = make_router(weight, bias, None, Routing(num_experts, 4))
     norm = DeferredNorm(x, residual if has_residual else None, scale, 1e-6)
@@ -27,11 +30,12 @@ def test_it_norms_and_routes(device: torch.device, has_residual: bool, hidden: i
 
     assert torch.equal(norm.total, x + residual if has_residual else x)
     expected = basic.rms_norm.reference(norm.total, scale, 1e-6)
-    torch.testing.assert_close(norm.rows(), expected, rtol=1e-5, atol=1e-5)
+    tolerance = 1e-5 if dtype is torch.float32 else 2.0**-7
+    torch.testing.assert_close(norm.rows(), expected, rtol=tolerance, atol=1e-5)
     found, found_shares = route(norm.rows())
     assert torch.equal(chosen, found)
     torch.testing.assert_close(shares, found_shares)
-    best = router_logits(expected, weight, bias).topk(4, -1).indices
+    best = router_logits(norm.rows(), weight, bias).topk(4, -1).indices
     assert torch.equal(chosen.sort().values, best.sort().values)
 
 

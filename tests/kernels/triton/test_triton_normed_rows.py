@@ -12,8 +12,10 @@ from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.linear import GATES
 from octavo.kernels.scaled import FLOAT8
 from octavo.kernels.triton import norm as triton_norm
+from octavo.kernels.triton import scaled as triton_scaled
 from octavo.kernels.triton.linear import SmallBatchLinear, defers_norms
 from octavo.kernels.triton.linear_normed_rows import MAX_FEATURES, MAX_ROWS, norms_rows
+from octavo.kernels.triton.linear_stream import MAX_FLOAT8_ROWS
 from octavo.kernels.triton.scaled import Float8Linear
 
 needs_kernel = pytest.mark.skipif(
@@ -121,9 +123,10 @@ def test_which_rows_it_norms(shape: tuple[int, ...], dtype: torch.dtype, expecte
 @needs_kernel
 def test_norms_are_deferred_by_their_rows(device: torch.device) -> None:
     rows = torch.empty(16, MAX_FEATURES, dtype=torch.bfloat16, device=device)
-    assert [n for n in range(17) if defers_norms(device, rows[:n])] == list(range(1, MAX_ROWS + 1))
+    rounded = list(range(MAX_FLOAT8_ROWS + 1, 17))  # those that a float8 layer rounds
+    assert [n for n in range(17) if defers_norms(device, rows[:n])] == [*range(1, MAX_ROWS + 1), *rounded]
     wide = torch.empty(16, 2 * MAX_FEATURES, dtype=torch.bfloat16, device=device)
-    assert [n for n in range(17) if defers_norms(device, wide[:n])] == [1]
+    assert [n for n in range(17) if defers_norms(device, wide[:n])] == [1, *rounded]
 
 
 @pytest.mark.parametrize("num_rows", [1, 2])
@@ -135,12 +138,21 @@ def test_a_deterministic_layer_leaves_norms_to_their_kernel(device: torch.device
     assert gemm.normed(norm) is None and norm.residual is not None
 
 
-def test_a_float8_layer_leaves_norms_of_several_rows(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its kernel norms one."""
-    rows, scale = random(device, 1, 2, 64, dtype=torch.bfloat16), norm_weight(device, 64, torch.bfloat16)
-    gemm = Float8Linear(
-        torch.empty(32, 64, device=device).to(FLOAT8), torch.ones(32, device=device), None, deterministic=False
-    )
-    monkeypatch.setattr(Float8Linear, "_by_kernels", lambda self, x, *_: x)
+def test_a_float8_layer_leaves_norms_of_a_few_rows(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels norm one, and round those of many."""
+    rows, scale = random(device, 1, 9, 64, dtype=torch.bfloat16), norm_weight(device, 64, torch.bfloat16)
+    weight, scales = torch.empty(32, 64, device=device).to(FLOAT8), torch.ones(32, device=device)
+    monkeypatch.setattr(triton_scaled, "is_hopper", lambda device: True)
+    monkeypatch.setattr(Float8Linear, "_stream", lambda self, x, *_: x)
+    monkeypatch.setattr(Float8Linear, "_multiply_rounded", lambda self, values, *_: values)
+    gemm = Float8Linear(weight, scales, None, deterministic=False)
     assert gemm.normed(DeferredNorm(rows[:1], None, scale, EPS)) is not None
-    assert gemm.normed(DeferredNorm(rows, None, scale, EPS)) is None
+    for num_rows in (2, MAX_FLOAT8_ROWS):
+        assert gemm.normed(DeferredNorm(rows[:num_rows], None, scale, EPS)) is None
+    many = DeferredNorm(rows, None, scale, EPS)
+    values = gemm.normed(many)
+    assert values is not None and values.dtype is FLOAT8
+    many.rows()
+    assert gemm.normed(many) is None, "they are there"
+    for other in (many, DeferredNorm(rows, None, scale, EPS)):
+        assert Float8Linear(weight, scales, None, deterministic=True).normed(other) is None

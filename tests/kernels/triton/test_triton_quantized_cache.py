@@ -23,6 +23,7 @@ from octavo.kernels.cache_scales import round_vectors, vector_scales
 from octavo.kernels.triton import latent_attention as triton_latent
 from octavo.kernels.triton import latent_store as triton_store
 from octavo.kernels.triton.attention import TritonAttention
+from octavo.kernels.triton.decode_attention import DecodeTile
 
 HEADS, KV_HEADS, SIZE, BLOCK = 4, 2, 16, 8
 # Chunks come after decoding rows: (tokens of the step, tokens after it).
@@ -144,6 +145,68 @@ def test_steps_in_16_bits_equal_the_twin(
     wanted = plain.run(expected.qkv, case.rope, None, expected.cache, expected.inputs, spec, scales=expected.scales)
     found = ours.run(case.qkv, case.rope, None, case.cache, case.inputs, spec, scales=case.scales)
     torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("stored", TYPES)
+@pytest.mark.parametrize("name", ["long", "long drafts"])
+def test_the_smallest_values_count(name: str, stored: torch.dtype, dtype: torch.dtype, device: torch.device) -> None:
+    """Values of the type that are subnormal, or a few units, as scales that were given may leave them."""
+    case = make_case(name, stored, device, are_given=False, dtype=dtype, size=128, block_size=16)
+    smallest = {torch.float8_e4m3fn: 2**-9, torch.float8_e5m2: 2**-16, torch.int8: 1.0}[stored]
+    random = torch.Generator().manual_seed(1)
+    case.cache.copy_((torch.randn(case.cache.shape, generator=random) * 2 * smallest).to(device, stored))
+    case.scales.values.mul_(20 / smallest)
+    expected = case.copy()
+    case.rope = torch.ones_like(case.rope[0]), torch.zeros_like(case.rope[1])
+    spec = AttentionSpec(HEADS, KV_HEADS, 128, 0.05)
+    plain, ours = ReferenceAttention(), TritonAttention(device, 8, 512, deterministic=False)
+    wanted = plain.run(expected.qkv, case.rope, None, expected.cache, expected.inputs, spec, scales=expected.scales)
+    found = ours.run(case.qkv, case.rope, None, case.cache, case.inputs, spec, scales=case.scales)
+    torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("tile", "block_size"),
+    [((64, 4, 2), 8), ((64, 4, 2), 32), ((128, 4, 2), 16), ((128, 2, 2), 16), ((32, 2, 3), 16)],
+    ids=str,
+)
+@pytest.mark.parametrize("window", [None, 70, -100])
+@pytest.mark.parametrize("name", ["long", "long drafts"])
+def test_tiles_of_several_blocks_and_parts_of_one(
+    name: str,
+    window: int | None,
+    tile: tuple[int, int, int],
+    block_size: int,
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Heads are no power of two; scales and values where no row has tokens are not numbers."""
+    size, stored, dtype = 96, torch.float8_e4m3fn, torch.bfloat16
+    case = make_case(
+        name, stored, device, are_given=False, window=window, dtype=dtype, size=size, block_size=block_size
+    )
+    expected = case.copy()
+    poison(case)
+    case.rope = torch.ones_like(case.rope[0]), torch.zeros_like(case.rope[1])
+    spec = AttentionSpec(HEADS, KV_HEADS, size, 0.05)
+    monkeypatch.setattr(TritonAttention, "_tile", lambda *_: DecodeTile(*tile))
+    plain, ours = ReferenceAttention(), TritonAttention(device, 8, 512, deterministic=False)
+    wanted = plain.run(expected.qkv, case.rope, None, expected.cache, expected.inputs, spec, scales=expected.scales)
+    found = ours.run(case.qkv, case.rope, None, case.cache, case.inputs, spec, scales=case.scales)
+    torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-3)
+
+
+def poison(case: Case) -> None:
+    """Make all that no row may read of a cache NaN: other blocks, and a last block's places beyond the row's tokens."""
+    block_size = case.inputs.block_size
+    is_free = torch.ones(case.cache.shape[1], block_size, dtype=torch.bool, device=case.cache.device)
+    for table, length in zip(case.inputs.block_tables, case.inputs.rows.seq_lens.tolist(), strict=True):
+        for position in range(length):
+            is_free[table[position // block_size], position % block_size] = False
+    free = is_free[None, :, None, :].expand(case.scales.values.shape)
+    case.scales.values[free] = float("nan")
+    case.cache.view(torch.uint8)[free] = 0x7F
 
 
 @pytest.mark.parametrize("stored", TYPES)

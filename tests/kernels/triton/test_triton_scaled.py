@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from octavo.kernels import scaled
+from octavo.kernels import DeferredNorm, rms_norm, scaled
 from octavo.kernels.scaled import FLOAT8, INT8
+from octavo.kernels.triton import quantize
 from octavo.kernels.triton import scaled as triton_scaled
 
 
@@ -16,7 +17,7 @@ def test_rows_are_rounded_as_the_twin_does(
 ) -> None:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     x = (x * torch.logspace(-6, 3, shape[0])[:, None]).to(device, dtype)
-    values, scales = triton_scaled.quantize_rows(x, kind)
+    values, scales = quantize.quantize_rows(x, kind)
     expected, expected_scales = scaled.quantize_rows.reference(x, kind)
     assert values.dtype is kind
     assert torch.equal(scales, expected_scales)
@@ -28,7 +29,7 @@ def test_every_magnitude_is_rounded_to_nearest_even(device: torch.device) -> Non
     grid = torch.arange(0, 127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
     x = torch.cat((grid, (grid[1:] + grid[:-1]) / 2, grid * 1.01)).clamp(max=448)[None].to(device)
     x = torch.cat((x, -x), 1)
-    values, scales = triton_scaled.quantize_rows(x)
+    values, scales = quantize.quantize_rows(x)
     assert scales.item() == 1
     assert torch.equal(values.float(), scaled.quantize_rows.reference(x)[0].float())
 
@@ -37,11 +38,11 @@ def test_zeros_and_strides(device: torch.device) -> None:
     wide = torch.randn(4, 64, generator=torch.Generator().manual_seed(1)).to(device)
     wide[2] = 0
     for x in (wide[:, 8:40], wide.T):
-        values, scales = triton_scaled.quantize_rows(x)
+        values, scales = quantize.quantize_rows(x)
         expected, expected_scales = scaled.quantize_rows.reference(x)
         assert torch.equal(scales, expected_scales)
         assert torch.equal(values.float(), expected.float())
-    assert not triton_scaled.quantize_rows(torch.zeros(1, 8, device=device))[0].float().any()
+    assert not quantize.quantize_rows(torch.zeros(1, 8, device=device))[0].float().any()
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -49,10 +50,47 @@ def test_zeros_and_strides(device: torch.device) -> None:
 def test_what_is_no_number_stays_in_its_row(kind: torch.dtype, bad: float, device: torch.device) -> None:
     x = torch.ones(3, 32, device=device)
     x[1, 5] = bad
-    for quantize in (triton_scaled.quantize_rows, scaled.quantize_rows.reference):
-        values, scales = quantize(x, kind)
+    for apply in (quantize.quantize_rows, scaled.quantize_rows.reference):
+        values, scales = apply(x, kind)
         y = (values.float() * scales).sum(1)
         assert y.isnan().tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("weight_dtype", [None, torch.float32])
+@pytest.mark.parametrize("shape", [(5, 100), (1, 1024), (3, 1), (0, 8)])
+@pytest.mark.parametrize("has_residual", [False, True])
+def test_normed_rows_are_rounded_as_the_twins_do(
+    has_residual: bool,
+    shape: tuple[int, int],
+    weight_dtype: torch.dtype | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, residual = (torch.randn(shape[0], shape[1] + 3, generator=generator).to(device, dtype)[:, :-3] for _ in "xr")
+    weight = (1 + torch.randn(shape[1], generator=generator) / 4).to(device, weight_dtype or dtype)
+    total = x + residual if has_residual else x.clone()
+    norm = DeferredNorm(x, residual if has_residual else None, weight, 1e-6)
+    values, scales = quantize.quantize_normed(norm)
+    assert norm.total.data_ptr() == (residual if has_residual else x).data_ptr()
+    assert torch.equal(norm.total, total)
+    normed = rms_norm.reference(total, weight, 1e-6)
+    expected, expected_scales = scaled.quantize_rows.reference(normed)
+    # Sums of squares are added up in another order, which may move a value to the next of its type.
+    torch.testing.assert_close(scales, expected_scales, rtol=2 * torch.finfo(dtype).eps, atol=0)
+    torch.testing.assert_close(values.float() * scales, expected.float() * expected_scales, rtol=0.13, atol=1e-2)
+    is_same = (values.float() == expected.float()).float()
+    assert not shape[0] or is_same.mean() > 0.95
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_normed_row_that_is_no_number_stays_alone(bad: float, device: torch.device) -> None:
+    x = torch.ones(3, 32, device=device, dtype=torch.bfloat16)
+    x[1, 5] = bad
+    norm = DeferredNorm(x, None, torch.ones(32, device=device, dtype=torch.bfloat16), 1e-6)
+    values, scales = quantize.quantize_normed(norm)
+    assert (values.float() * scales).sum(1).isnan().tolist() == [False, True, False]
 
 
 def _has_row_scales(device: torch.device) -> bool:
@@ -94,7 +132,7 @@ def test_the_gemm_is_that_of_its_twin(has_bias: bool, dtype: torch.dtype, device
 
 def test_halves_of_integers_are_rounded_to_even(device: torch.device) -> None:
     x = torch.tensor([[127.0, 0.5, 1.5, 2.5, -0.5, -1.5, 126.5, 125.5]], device=device)
-    values, scales = triton_scaled.quantize_rows(x, INT8)
+    values, scales = quantize.quantize_rows(x, INT8)
     assert scales.item() == 1
     assert values.tolist() == [[127, 0, 2, 2, 0, -2, 126, 126]]
 
