@@ -10,6 +10,7 @@ from octavo.kernels import StepShape, padded_rows
 from octavo.records import Plan
 
 _MEDIUM_STEP = 2048
+"""Tokens of a step without a graph that is not the largest; a prompt of so many is a long one."""
 _TOKEN_UNIT = 128
 """Token counts of steps without a graph are rounded up to a multiple of this: the tile size of large GEMMs."""
 
@@ -79,8 +80,15 @@ class DeviceSizes:
 
 def _long_chunks(plan: Plan) -> list[StepShape]:
     most = plan.max_num_batched_tokens
-    sizes = ((most, False), (min(most, _MEDIUM_STEP), True))
+    medium = min(most, _MEDIUM_STEP)
+    # Long fresh prompts, one to a row, take kernels of their own; see ``prefill_attention.stores_keys``.
+    sizes = (
+        (plan.max_num_seqs, most, True, False),
+        (plan.max_num_seqs, medium, True, True),
+        (1, medium, True, True),
+        (1, medium, False, True),
+    )
     return [
-        StepShape(min(plan.max_num_seqs, tokens), tokens, tokens, True, True, is_fresh, plan.decode_len)
-        for tokens, is_fresh in sizes
+        StepShape(min(num_rows, tokens), tokens, tokens, has_decodes, True, is_fresh, plan.decode_len)
+        for num_rows, tokens, has_decodes, is_fresh in sizes
     ]

@@ -2,7 +2,7 @@
 
 Decoding rows (one token, and drafts) take one launch, :mod:`decode_attention`: norms, rotation, cache store and
 attention. Chunks take two: :mod:`rotary` norms, rotates and stores, then :mod:`prefill_attention` attends. On Hopper
-the second one stores the keys and values of fresh prompts, whose tiles it loads anyway.
+the second one may store the keys and values of fresh prompts, which it loads anyway.
 """
 
 from typing import Any
@@ -139,6 +139,8 @@ class TritonAttention(AttentionBackend):
             qkv[:, :heads],
             qkv[:, heads : heads + kv_heads],
             kv_cache,
+            num_tokens=plan.shape.num_tokens,
+            num_rows=plan.shape.num_rows,
             max_query_len=plan.shape.max_query_len,
             is_fresh=plan.shape.is_fresh,
             window=plan.window,

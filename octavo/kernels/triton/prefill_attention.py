@@ -22,6 +22,8 @@ def stores_keys(
     k: torch.Tensor,
     kv_cache: torch.Tensor,
     *,
+    num_tokens: int,
+    num_rows: int,
     max_query_len: int,
     is_fresh: bool,
     window: int | None,
@@ -29,10 +31,18 @@ def stores_keys(
     deterministic: bool,
     scales: CacheScales | None,
 ) -> bool:
-    """Whether :func:`prefill_attention` can store the chunks' keys and values, which it loads anyway, for these."""
+    """Whether :func:`prefill_attention` should store the chunks' keys and values itself, since it loads them anyway.
+
+    The launch before it then moves less. But a stored block stays longer in its stage of the pipeline, which delays
+    short rows, and small heads of several queries each, of whose launch keys and values are a small part.
+    """
+    is_long = num_tokens >= _STORED_LENGTH * num_rows
+    is_large = q.shape[2] > 64 or q.shape[1] == k.shape[1]
     return (
         is_fresh
         and window is None
+        and is_long
+        and is_large
         and can_hopper_store(q)
         and _takes_hopper(q, k, kv_cache, max_query_len, window, slopes, deterministic, scales)
     )
@@ -86,8 +96,8 @@ def prefill_attention(
         deterministic: use the same kernel and tiles for every mix of chunks, so that a row's bits do not depend on it.
         scales: of a quantised cache, which is read even if every chunk starts at position 0: what a token sees must not
             depend on how its prompt was cut. Only the portable kernel reads it.
-        slot_mapping: ``[≥ T]`` int64, where each token goes in the cache; only if :func:`stores_keys`. Then keys and
-            values of chunks are stored there. Slots behind a row's last token in its block may get any value.
+        slot_mapping: ``[≥ T]`` int64, where each token goes in the cache: keys and values of chunks are stored there.
+            Slots behind a row's last token in its block may get any value. See :func:`stores_keys`; None for no store.
     """
     cache = None if is_fresh and scales is None and slot_mapping is None else kv_cache
     num_heads, num_kv_heads = q.shape[1], k.shape[1]
@@ -129,6 +139,9 @@ def _takes_hopper(
 
 _SMALL_TILE = 64
 """Query rows per tile if chunks are short or few."""
+
+_STORED_LENGTH = 2048
+"""Mean number of tokens per row from which :func:`stores_keys`."""
 
 _SHORT_CHUNK = 128
 """Up to this many queries per row, the portable kernel is faster."""

@@ -31,7 +31,7 @@ from octavo.execution.sampling_tail import SamplingTail
 from octavo.execution.sizes import DeviceSizes
 from octavo.kernels import triton as triton_kernels
 from octavo.kernels.dispatch import bind
-from octavo.kernels.triton import launch, linear, quantize, register  # noqa: F401
+from octavo.kernels.triton import launch, linear, prefill_attention, quantize, register  # noqa: F401
 from octavo.kernels.triton.attention import TritonAttention
 from octavo.kernels.triton.linear import SmallBatchLinear
 from octavo.kernels.triton.step import TritonStepKernels
@@ -117,6 +117,7 @@ def main(case: str) -> None:
     launch._has_dependent_launch = lambda device: True
     quantize._converts = lambda device: True
     linear.is_supported = lambda device: True
+    prefill_attention._STORED_LENGTH = 1024  # the longest row of a step here
     modules = [
         import_module(f"octavo.kernels.triton.{found.name}") for found in pkgutil.iter_modules(triton_kernels.__path__)
     ]

@@ -75,7 +75,8 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
     assert names & few == (few if has_experts and not case.endswith(("float16-int8", "mxfp4")) else set())
     assert ("_hopper_kernel" in names) == has_hopper_kernel
     if has_hopper_kernel and case.startswith("llama-bfloat16"):
-        assert counts["_hopper_kernel"] == 2  # one stores fresh prompts' keys, one reads cached keys
+        # Fresh prompts, others, which read cached keys, and with large heads long fresh ones, which store theirs.
+        assert counts["_hopper_kernel"] == (3 if case.endswith("drafts") else 2)
     assert ("_quantize_kernel" in names) == case.endswith(("float8", "int8"))
     assert ("_quantize_normed_kernel" in names) == case.endswith("float8")
     assert ("float8_linear_kernel" in names) == case.endswith("float8")

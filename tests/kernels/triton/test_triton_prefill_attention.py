@@ -294,7 +294,7 @@ def test_fresh_chunks_store_their_keys(
         device, lengths, num_decode=1, head_dim=head_dim, heads=heads, block_size=block_size, dtype=dtype, spare_rows=3
     )
     steps = {"max_query_len": 1000, "is_fresh": True, "window": None, "slopes": None, "deterministic": False}
-    if not prefill.stores_keys(case.q, case.k, case.cache, **steps, scales=None):
+    if not prefill.can_hopper_prefill(case.q, case.k, case.cache):
         pytest.skip("no such kernel on this device")
     mapping = torch.full((len(case.q),), -1, dtype=torch.int64, device=device)
     wanted = torch.full_like(case.cache, 3.0)
@@ -322,16 +322,28 @@ def test_fresh_chunks_store_their_keys(
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{}, {"is_fresh": False}, {"window": 300}, {"slopes": torch.ones(4)}, {"max_query_len": 100}, {"head_dim": 256}],
+    ("change", "heads", "head_dim", "is_stored"),
+    [
+        ({}, (4, 4), 64, True),
+        ({}, (4, 4), 128, True),
+        ({}, (8, 2), 128, True),
+        ({}, (8, 2), 64, False),
+        ({}, (4, 4), 256, False),
+        ({"num_rows": 3}, (4, 4), 128, False),
+        ({"is_fresh": False}, (4, 4), 128, False),
+        ({"window": 300}, (4, 4), 128, False),
+        ({"slopes": torch.ones(4)}, (4, 4), 128, False),
+        ({"max_query_len": 100}, (4, 4), 128, False),
+    ],
 )
-def test_what_stores_keys(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stores_keys(
+    change: dict[str, Any], heads: tuple[int, int], head_dim: int, is_stored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(prefill, "can_hopper_prefill", lambda q, k, cache: cache is not None)
-    steps = {"max_query_len": 500, "is_fresh": True, "window": None, "slopes": None, "deterministic": False}
-    head_dim = change.get("head_dim", 64)
-    steps |= {name: value for name, value in change.items() if name != "head_dim"}
-    q = torch.empty(500, 4, head_dim)
-    assert prefill.stores_keys(q, q, torch.empty(2, 1, 4, 16, head_dim), **steps, scales=None) == (not change)
+    steps = {"num_tokens": 4096, "num_rows": 2, "max_query_len": 4000, "is_fresh": True, "window": None, "slopes": None}
+    q, k = (torch.empty(1, count, head_dim) for count in heads)
+    cache = torch.empty(2, 1, heads[1], 16, head_dim)
+    assert prefill.stores_keys(q, k, cache, **(steps | change), deterministic=False, scales=None) == is_stored
 
 
 def test_many_rows(device: torch.device) -> None:
