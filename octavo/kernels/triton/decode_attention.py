@@ -247,8 +247,6 @@ def decode_attention(
     tile = tile or choose_tile(head_bytes, qkv.dtype, num_rows * num_kv_heads, num_queries, is_quantized=is_quantized)
     has_walkers = qkv.dtype != torch.float32 and num_queries <= MAX_WALKER_QUERIES
     num_walkers = min(tile.num_warps, tile.num_tokens // 16) if has_walkers else 1
-    span = tile.num_tokens // num_walkers
-    has_parts = has_walkers and scales is not None and block_size >= MIN_DOT_SIZE and span % block_size == 0
     num_values = triton.next_power_of_2(num_queries) * block_d // (32 * tile.num_warps)
     if cut.num_long:
         num_programs = 1, num_rows + cut.num_long * (cut.max_chunks - 1)
@@ -298,7 +296,6 @@ def decode_attention(
         BLOCK_C=MERGED_AT_ONCE.value if num_queries <= MAX_WALKER_QUERIES and num_values <= MERGED_VALUES else 2,
         BLOCK_D=block_d,
         TOKENS=tile.num_tokens,
-        PARTS=span // block_size if has_parts else 1,
         WALKERS=num_walkers,
         HAS_WINDOW=window is not None,
         HAS_SOFTCAP=softcap is not None,

@@ -73,7 +73,6 @@ def paged_decode_kernel(
     BLOCK_C: tl.constexpr,
     BLOCK_D: tl.constexpr,
     TOKENS: tl.constexpr,
-    PARTS: tl.constexpr,
     WALKERS: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
@@ -170,7 +169,7 @@ def paged_decode_kernel(
         sin + token * sin_stride, sin_stride, q_norm, k_norm, eps,
         keys, pairs, table, part_stride, block_stride, out, out_stride, logsums, partials, arrivals, scale, window,
         softcap, sinks, slopes, scales, scale_part, scale_block, scale_token,
-        ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, PARTS, WALKERS,
+        ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, WALKERS,
         HAS_WINDOW, HAS_SOFTCAP, LENGTH, ARE_GIVEN, LARGEST, PDL,
     )  # fmt: skip
     if LOOPS:
@@ -180,7 +179,7 @@ def paged_decode_kernel(
                 qkv, qkv_stride, cos, cos_stride, sin, sin_stride, q_norm, k_norm, eps,
                 keys, pairs, table, part_stride, block_stride, out, out_stride, logsums, partials, arrivals, scale,
                 window, softcap, sinks, slopes, scales, scale_part, scale_block, scale_token,
-                ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, PARTS, WALKERS,
+                ROTARY_DIM, NUM_HEADS, HEAD_DIM, GROUP, BLOCK_SIZE, BLOCK_C, BLOCK_G, BLOCK_D, TOKENS, WALKERS,
                 HAS_WINDOW, HAS_SOFTCAP, LENGTH, ARE_GIVEN, LARGEST, PDL,
             )  # fmt: skip
 
@@ -234,7 +233,6 @@ def _attend_chunk(
     BLOCK_G: tl.constexpr,
     BLOCK_D: tl.constexpr,
     TOKENS: tl.constexpr,
-    PARTS: tl.constexpr,
     WALKERS: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
@@ -266,18 +264,14 @@ def _attend_chunk(
     end_tile = tl.minimum(start_tile + chunk_tiles, first_tile + num_tiles)
     is_owner = chunk == num_chunks - 1
     dims = tl.arange(0, BLOCK_D // PACK)
-    # A walker's tokens in a part of a tile, and the starts of the cache blocks (or parts of one) among them.
-    SPAN: tl.constexpr = TOKENS // WALKERS // PARTS
-    PART: tl.constexpr = TOKENS // PARTS
+    # A walker's tokens in a tile, and the starts of the cache blocks (or parts of one) among them.
+    SPAN: tl.constexpr = TOKENS // WALKERS
     STEP: tl.constexpr = SPAN if BLOCK_SIZE % SPAN == 0 else 1
     tokens = tl.arange(0, WALKERS)[:, None] * SPAN + tl.arange(0, SPAN)[None, :]
     steps = tl.arange(0, WALKERS)[:, None] * SPAN + tl.arange(0, SPAN // STEP)[None, :] * STEP
     offsets = ((tokens - steps) * (HEAD_DIM // PACK))[:, :, None] + dims[None, None, :]
-    blocks = ()
-    for i in tl.static_range(PARTS):
-        positions = start_tile * TOKENS + i * PART + steps
-        is_read = (positions + STEP > first) & (positions < end)
-        blocks = blocks + (tl.load(table + positions // BLOCK_SIZE, is_read, other=0),)  # type: ignore[assignment]
+    positions = start_tile * TOKENS + steps
+    blocks = tl.load(table + positions // BLOCK_SIZE, (positions + STEP > first) & (positions < end), other=0)
     if IS_FIRST:
         new = tl.arange(0, NUM_QUERIES)[None, None, :, None] // GROUP if LENGTH > 1 else 0
         block = tl.load(table + (end + new) // BLOCK_SIZE, new < num_new).to(tl.int64)
@@ -302,22 +296,15 @@ def _attend_chunk(
         slope = tl.load(slopes + tl.arange(0, ROWS) % NUM_QUERIES % GROUP)[None, :, None] * LOG2E
     for tile in range(start_tile, end_tile):
         if PACK == 1:
-            k, v, is_seen, ahead = load_tile(
-                keys, table, blocks[0], tile,  # type: ignore[misc]
-                first, end, tokens, steps, offsets, part_stride, block_stride, HEAD_DIM, BLOCK_SIZE, TOKENS, HAS_WINDOW,
+            k, v, is_seen, blocks = load_tile(
+                keys, table, blocks, tile, first, end, tokens, steps, offsets, part_stride, block_stride, HEAD_DIM,
+                BLOCK_SIZE, TOKENS, HAS_WINDOW,
             )  # fmt: skip
-            blocks = (ahead,)  # type: ignore[assignment]
         else:
-            parts = ()
-            all_ahead = ()
-            for i in tl.static_range(PARTS):
-                part, ahead = load_pairs(
-                    pairs, table, blocks[i], tile * TOKENS + i * PART, end, tokens, steps, offsets, part_stride // 2,
-                    block_stride // 2, scales, scale_part, scale_block, scale_token, HEAD_DIM // 2, BLOCK_SIZE, TOKENS,
-                )  # fmt: skip
-                parts = parts + (part,)  # type: ignore[assignment]
-                all_ahead = all_ahead + (ahead,)  # type: ignore[assignment]
-            blocks = all_ahead
+            loaded, blocks = load_pairs(
+                pairs, table, blocks, tile, end, tokens, steps, offsets, part_stride // 2, block_stride // 2, scales,
+                scale_part, scale_block, scale_token, HEAD_DIM // 2, BLOCK_SIZE, TOKENS,
+            )  # fmt: skip
         if IS_FIRST:  # noqa: SIM102
             # Inside the loop, since the pipeline hoists the first tiles' loads above it, and so above the wait.
             if tile == start_tile:
@@ -342,7 +329,7 @@ def _attend_chunk(
             )
         else:
             peak, total, acc = attend_pairs(
-                queries, parts, tile * TOKENS + tokens, first, end, end, query_token, slope, peak, total, acc, scale,
+                queries, loaded, tile * TOKENS + tokens, first, end, end, query_token, slope, peak, total, acc, scale,
                 window, softcap, HAS_WINDOW, HAS_SOFTCAP, LENGTH, STORED, COMPUTE, False,
             )  # fmt: skip
 

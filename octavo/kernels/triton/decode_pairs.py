@@ -80,7 +80,7 @@ def load_pairs(
     pairs: tl.tensor,
     table: tl.tensor,
     blocks: tl.tensor,
-    start: tl.tensor,
+    tile: tl.tensor,
     end: tl.tensor,
     tokens: tl.tensor,
     steps: tl.tensor,
@@ -95,7 +95,7 @@ def load_pairs(
     BLOCK_SIZE: tl.constexpr,
     TOKENS: tl.constexpr,
 ):
-    """Load keys, values and scales of the tokens from ``start``, and the numbers of the blocks ``TOKENS`` further.
+    """Load a tile's keys, values and scales, and the next tile's block numbers.
 
     No token is masked, since what lies in a block beyond a row's tokens is finite, but for scales.
 
@@ -107,7 +107,8 @@ def load_pairs(
         Keys ``[WALKERS, tokens, D/2]``, values ``[WALKERS, D/2, tokens]``, with one walker as the keys; scales of both
         ``[WALKERS, tokens]``; the block numbers.
     """
-    in_block = (start + steps) % BLOCK_SIZE
+    positions = tile * TOKENS + steps
+    in_block = positions % BLOCK_SIZE
     places = blocks.to(tl.int64) * scale_block + in_block * scale_token + (tokens - steps) * scale_token
     parts = tl.arange(0, 2)[None, None, :]
     k_scale, v_scale = tl.split(tl.load((scales + places)[:, :, None] + parts * scale_part))
@@ -121,15 +122,16 @@ def load_pairs(
         k, v = tl.load(keys, key_dims < HEAD_DIM, other=0), tl.load(values, value_dims < HEAD_DIM, other=0)
     else:
         k, v = tl.load(keys), tl.load(values)
-    following = start + TOKENS + steps
-    blocks = tl.load(table + following // BLOCK_SIZE, following < end, other=0)
+    # One tile ahead, so that no load of keys waits for its address.
+    positions += TOKENS
+    blocks = tl.load(table + positions // BLOCK_SIZE, positions < end, other=0)
     return (k, v, k_scale, v_scale), blocks
 
 
 @triton.jit
 def attend_pairs(
     queries: tl.tensor,
-    parts: tl.tensor,
+    loaded: tl.tensor,
     positions: tl.tensor,
     first: tl.tensor,
     end: tl.tensor,
@@ -155,66 +157,51 @@ def attend_pairs(
 
     Args:
         queries: what ``pack_queries`` returns.
-        parts: the first results of :func:`load_pairs` for parts of a tile.
-        positions: ``[WALKERS, tokens]`` of the first part; others follow it, at the distance of its number of tokens.
+        loaded: the first result of :func:`load_pairs`.
+        positions: ``[WALKERS, tokens]``.
         first, end: where keys begin that any query sees, and where those before the row's new tokens end.
         limit: where keys end.
         query_token: ``[1, rows, 1]`` the place of each query's token among the new ones.
         slope: ``[1, rows, 1]``, what scores fall by with each token from key to query (base 2); None for nothing.
         IS_NEW: whether keys are those of new tokens, which queries see up to their own.
     """
+    k, v, k_scale, v_scale = loaded
     ROWS: tl.constexpr = peak.shape[1]
-    PART: tl.constexpr = positions.shape[0] * positions.shape[1]
-    even_queries, odd_queries = _unpack(queries[0], COMPUTE), _unpack(queries[1], COMPUTE)
+    seen = positions[:, None, :]
+    is_seen = positions < limit
+    if HAS_WINDOW:
+        is_seen = is_seen & (positions >= first)
+    # A weight of zero must not meet a scale that is no number.
+    v_scale = tl.where(is_seen, v_scale, 0.0)[:, None, :]
+    is_seen = is_seen[:, None, :]
+    if IS_NEW:
+        is_seen = is_seen & (seen <= end + query_token)
+    if HAS_WINDOW and LENGTH > 1:
+        is_seen = is_seen & (seen >= first_visible(end + query_token, window))
+    even, odd = move_pairs(k, STORED, COMPUTE)
+    # Two sums at a time, each half as long a chain of matmul instructions.
+    even_scores = multiply(_unpack(queries[0], COMPUTE), tl.permute(even, (0, 2, 1)), None)
+    odd_scores = multiply(_unpack(queries[1], COMPUTE), tl.permute(odd, (0, 2, 1)), None)
+    if even_scores.shape[1] > ROWS:
+        even_scores, odd_scores = first_half(even_scores), first_half(odd_scores)
+    scores = even_scores * k_scale[:, None, :] + odd_scores * k_scale[:, None, :]
     factor = scale * 2.0 ** (moved_power(STORED, COMPUTE) - query_power(STORED, COMPUTE))
-    all_scores = ()
-    all_seen = ()
-    highest = None
-    for i in tl.static_range(len(parts)):
-        seen = positions + i * PART
-        is_seen = seen < limit
-        if HAS_WINDOW:
-            is_seen = is_seen & (seen >= first)
-        all_seen = all_seen + (is_seen,)  # type: ignore[assignment]
-        seen, is_seen = seen[:, None, :], is_seen[:, None, :]
-        if IS_NEW:
-            is_seen = is_seen & (seen <= end + query_token)
-        if HAS_WINDOW and LENGTH > 1:
-            is_seen = is_seen & (seen >= first_visible(end + query_token, window))
-        even, odd = move_pairs(parts[i][0], STORED, COMPUTE)
-        # Two sums at a time, each half as long a chain of matmul instructions.
-        even_scores = multiply(even_queries, tl.permute(even, (0, 2, 1)), None)
-        odd_scores = multiply(odd_queries, tl.permute(odd, (0, 2, 1)), None)
-        if even_scores.shape[1] > ROWS:
-            even_scores, odd_scores = first_half(even_scores), first_half(odd_scores)
-        k_scale = parts[i][2][:, None, :]
-        scores = scale_scores(even_scores * k_scale + odd_scores * k_scale, factor, softcap, HAS_SOFTCAP)
-        if slope is not None:
-            scores -= slope * (end + query_token - seen).to(tl.float32)
-        scores = tl.where(is_seen, scores, float("-inf"))
-        all_scores = all_scores + (scores,)  # type: ignore[assignment]
-        highest = scores if i == 0 else tl.maximum(highest, scores)
-    new_peak = tl.maximum(peak, tl.max(highest, 2))
+    scores = scale_scores(scores, factor, softcap, HAS_SOFTCAP)
+    if slope is not None:
+        scores -= slope * (end + query_token - seen).to(tl.float32)
+    scores = tl.where(is_seen, scores, float("-inf"))
+    new_peak = tl.maximum(peak, tl.max(scores, 2))
     decay = tl.exp2(peak - new_peak)
-    base = (new_peak - weight_power(STORED, COMPUTE))[:, :, None]
-    IS_TRANSPOSED: tl.constexpr = peak.shape[0] > 1
-    part_decay = decay[:, None, :] if IS_TRANSPOSED else decay[:, :, None]
-    even_acc, odd_acc = acc[0] * part_decay, acc[1] * part_decay
-    sums = None
-    for i in tl.static_range(len(parts)):
-        weights = tl.exp2(all_scores[i] - base)
-        sums = weights if i == 0 else sums + weights
-        # A weight of zero must not meet a scale that is no number.
-        v_scale = tl.where(all_seen[i], parts[i][3], 0.0)
-        even, odd = move_pairs(parts[i][1], STORED, weighed_type(COMPUTE))
-        scaled = (weights * v_scale[:, None, :]).to(even.dtype)
-        if IS_TRANSPOSED:
-            scaled = tl.permute(scaled, (0, 2, 1))
-            even_acc, odd_acc = multiply(even, scaled, even_acc), multiply(odd, scaled, odd_acc)
-        else:
-            even_acc, odd_acc = multiply(scaled, even, even_acc), multiply(scaled, odd, odd_acc)
-    total = total * decay + tl.sum(sums, 2)
-    return new_peak, total, (even_acc, odd_acc)
+    weights = tl.exp2(scores - (new_peak - weight_power(STORED, COMPUTE))[:, :, None])
+    even, odd = move_pairs(v, STORED, weighed_type(COMPUTE))
+    scaled = (weights * v_scale).to(even.dtype)
+    if peak.shape[0] > 1:
+        scaled, part_decay = tl.permute(scaled, (0, 2, 1)), decay[:, None, :]
+        acc = multiply(even, scaled, acc[0] * part_decay), multiply(odd, scaled, acc[1] * part_decay)
+    else:
+        part_decay = decay[:, :, None]
+        acc = multiply(scaled, even, acc[0] * part_decay), multiply(scaled, odd, acc[1] * part_decay)
+    return new_peak, total * decay + tl.sum(weights, 2), acc
 
 
 @triton.jit
@@ -268,7 +255,7 @@ def attend_new_pairs(
         places = scales + blocks * scale_block + in_block * scale_token
         k_scale, v_scale = tl.load(places, is_new, other=0.0), tl.load(places + scale_part, is_new, other=0.0)
         peak, total, acc = attend_pairs(
-            queries, ((k, v, k_scale, v_scale),), end + new, 0, end, end + num_new, query_token, slope, peak, total,
+            queries, (k, v, k_scale, v_scale), end + new, 0, end, end + num_new, query_token, slope, peak, total,
             acc, scale, window, softcap, HAS_WINDOW, HAS_SOFTCAP, LENGTH, STORED, COMPUTE, True,
         )  # fmt: skip
     return peak, total, acc
