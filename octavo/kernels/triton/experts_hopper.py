@@ -23,13 +23,10 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.scaled import FLOAT8
 from octavo.kernels.triton.experts_kernel import activate
+from octavo.kernels.triton.gluon_names import copy_async, load_async
 from octavo.kernels.triton.launch import dependent_launch, is_hopper, num_multiprocessors
-from octavo.kernels.triton.linear_hopper import async_load, tile_descriptor
+from octavo.kernels.triton.linear_hopper import tile_descriptor
 from octavo.records.experts import ExpertSpec
-
-# Renamed after Triton 3.6.
-_has_new_name = hasattr(async_copy, "async_load")
-_copy_rows = async_copy.async_load if _has_new_name else async_copy.async_copy_global_to_shared
 
 BLOCK_M = 128
 """Pairs of a tile."""
@@ -116,8 +113,8 @@ def _load_weights(weight_desc, weight_ring, full, stage, row, between, column):
     """Request both halves of a stage's weights, ``between`` rows apart."""
     half: gl.constexpr = weight_desc.block_shape[0]
     slot = weight_ring.index(stage)
-    async_load(weight_desc, [row, column], full.index(stage), slot.slice(0, half, dim=0))
-    async_load(weight_desc, [row + between, column], full.index(stage), slot.slice(half, half, dim=0))
+    load_async(weight_desc, [row, column], full.index(stage), slot.slice(0, half, dim=0))
+    load_async(weight_desc, [row + between, column], full.index(stage), slot.slice(half, half, dim=0))
 
 
 @gluon.jit
@@ -179,9 +176,9 @@ def _produce(
                 mbarrier.expect(full.index(stage), weight_bytes)
                 _load_weights(weight_desc, weight_ring, full, stage, row, num_outputs, step * width)
                 slot = x_ring.index(stage)
-                _copy_rows(slot.slice(0, half_m, dim=0), low_spots + step * width)
+                copy_async(slot.slice(0, half_m, dim=0), low_spots + step * width)
                 if end - first > half_m:
-                    _copy_rows(slot.slice(half_m, half_m, dim=0), high_spots + step * width)
+                    copy_async(slot.slice(half_m, half_m, dim=0), high_spots + step * width)
                 async_copy.mbarrier_arrive(full.index(stage), increment_count=False)
                 stage, phase = _advance(stage, phase, STAGES)
         else:
@@ -190,7 +187,7 @@ def _produce(
                 mbarrier.wait(empty.index(stage), phase)
                 mbarrier.expect(full.index(stage), weight_bytes + x_desc.block_type.nbytes)
                 _load_weights(weight_desc, weight_ring, full, stage, row, half_n, step * width)
-                async_load(x_desc, [first, step * width], full.index(stage), x_ring.index(stage))
+                load_async(x_desc, [first, step * width], full.index(stage), x_ring.index(stage))
                 stage, phase = _advance(stage, phase, STAGES)
         expert, first, end, block = next_expert, next_first, next_end, next_block
 

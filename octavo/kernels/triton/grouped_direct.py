@@ -19,13 +19,11 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.grouped import GroupedTensors
+from octavo.kernels.triton.gluon_names import copy_async
 from octavo.kernels.triton.grouped_unpack import UNIT_SCALE, unpack_terms, unpack_units
 from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.linear_stream import apply_gate
 from octavo.kernels.triton.stream_norm import load_factors, norm_arguments, normed_parts, round_columns
-
-# Triton 3.9 has renamed it.
-_async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 
 UNIT = 128
 """Input features that a warp multiplies per round: those packed together."""
@@ -248,8 +246,8 @@ def _request(
         has_terms &= term_part < K // 128 - (first + j) * 4
     has_codes = gl.broadcast(has_codes, code_spots)[0]
     has_terms = gl.broadcast(has_terms, term_spots)[0]
-    _async_load(code_slot, code_spots, has_codes, cache_modifier=".cg")
-    _async_load(term_slot, term_spots, has_terms)
+    copy_async(code_slot, code_spots, has_codes, cache_modifier=".cg")
+    copy_async(term_slot, term_spots, has_terms)
 
 
 @gluon.jit
@@ -268,7 +266,7 @@ def _copy_x(x, places, r, is_there, slot, K: gl.constexpr, ROWS: gl.constexpr, I
     mask = (m < num_rows) & (column >= 0) & is_there
     if not IS_WHOLE:
         mask &= column < K
-    _async_load(slot, x + (m * (x_stride * 8) + column), mask, cache_modifier=".cg")
+    copy_async(slot, x + (m * (x_stride * 8) + column), mask, cache_modifier=".cg")
 
 
 @gluon.jit

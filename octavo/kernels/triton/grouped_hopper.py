@@ -26,9 +26,10 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.grouped import GroupedTensors
+from octavo.kernels.triton.gluon_names import barrier, load_async
 from octavo.kernels.triton.grouped_unpack import factor_pair, unpack_half, unpack_terms
 from octavo.kernels.triton.launch import dependent_launch
-from octavo.kernels.triton.linear_hopper import async_load, barrier, tile_descriptor
+from octavo.kernels.triton.linear_hopper import tile_descriptor
 from octavo.kernels.triton.linear_stream import apply_gate
 from octavo.kernels.triton.linear_workspace import Workspace
 
@@ -239,9 +240,9 @@ def _load_weights(descs, rings, step, stage, sizes, GROUP_STEPS: gl.constexpr):
     for group in gl.static_range(groups):
         slot = stage * groups + group
         spot = [0, (first + group) * code_rows, own * 16]
-        async_load(code_desc, spot, full.index(stage), code_ring.index(slot))
+        load_async(code_desc, spot, full.index(stage), code_ring.index(slot))
         spot = [0, (first + group) * term_rows, own // GROUP_STEPS * 8]
-        async_load(term_desc, spot, full.index(stage), term_ring.index(slot))
+        load_async(term_desc, spot, full.index(stage), term_ring.index(slot))
 
 
 @gluon.jit
@@ -252,8 +253,8 @@ def _load_x(descs, rings, step, stage, sizes):
     num_steps, row_tiles, _ = sizes
     row = step // num_steps % row_tiles * x_desc.block_shape[0]
     column = step % num_steps * 128
-    async_load(x_desc, [row, column], full.index(stage), x_ring.index(2 * stage))
-    async_load(x_desc, [row, column + 64], full.index(stage), x_ring.index(2 * stage + 1))
+    load_async(x_desc, [row, column], full.index(stage), x_ring.index(2 * stage))
+    load_async(x_desc, [row, column + 64], full.index(stage), x_ring.index(2 * stage + 1))
 
 
 @gluon.jit

@@ -18,12 +18,10 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.grouped import GroupedTensors, pack_unit
+from octavo.kernels.triton.gluon_names import copy_async
 from octavo.kernels.triton.grouped_unpack import unpack_bytes, unpack_halves, zero_pair
 from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.linear_stream import apply_gate
-
-# Triton 3.9 has renamed it.
-_async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 
 COLUMNS = 128
 """Input features that a warp multiplies per round."""
@@ -199,7 +197,7 @@ def load_zeros(zeros, spots, mask):
 @gluon.jit
 def _copy(spots, mask, is_column, slot):
     """Start the copy of an operand's tile into its ring slot, with zeros past the end."""
-    _async_load(slot, spots, mask & is_column, cache_modifier=".cg")
+    copy_async(slot, spots, mask & is_column, cache_modifier=".cg")
 
 
 @gluon.jit(do_not_specialize=["num_rows"])

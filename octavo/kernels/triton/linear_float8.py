@@ -26,8 +26,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from octavo.kernels.triton.gluon_names import barrier, load_async
 from octavo.kernels.triton.launch import dependent_launch
-from octavo.kernels.triton.linear_hopper import async_load, barrier, tile_descriptor
+from octavo.kernels.triton.linear_hopper import tile_descriptor
 from octavo.kernels.triton.linear_stream import apply_gate
 from octavo.kernels.triton.linear_workspace import Workspace
 
@@ -230,9 +231,9 @@ def _produce_weights(weight_desc, rings, sizes):
                 row = (block + group) * weight_desc.block_shape[0]
                 if len(weight_desc.block_shape) == 4:
                     slot = slot.reshape(weight_desc.block_shape)
-                    async_load(weight_desc, [row, 0, 0, column], full.index(stage), slot)
+                    load_async(weight_desc, [row, 0, 0, column], full.index(stage), slot)
                 else:
-                    async_load(weight_desc, [row, column], full.index(stage), slot)
+                    load_async(weight_desc, [row, column], full.index(stage), slot)
             i += 1
 
 
@@ -253,7 +254,7 @@ def _produce_x(x_desc, rings, sizes, PDL: gl.constexpr):
             stage = i % STAGES
             mbarrier.wait(empty.index(stage), (i // STAGES & 1) ^ 1)
             mbarrier.expect(full.index(stage), x_desc.block_type.nbytes)
-            async_load(x_desc, [row, step * x_desc.block_shape[1]], full.index(stage), x_slots.index(stage))
+            load_async(x_desc, [row, step * x_desc.block_shape[1]], full.index(stage), x_slots.index(stage))
             i += 1
 
 

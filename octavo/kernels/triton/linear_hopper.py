@@ -15,20 +15,16 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from octavo.kernels.triton.gluon_names import barrier, load_async
 from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.linear_stream import apply_gate
 from octavo.kernels.triton.linear_workspace import Workspace
-
-# Renamed after Triton 3.6.
-async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
-barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 
 TILE = 64
 """Output channels, and rows of ``x``, per program."""
@@ -159,7 +155,7 @@ def _load_weights(weight_desc, ring, full, column, stage, num_channels, FACTORS:
     first = gl.program_id(0) * weight_desc.block_shape[0]
     for factor in gl.static_range(FACTORS):
         spot = [first + factor * num_channels, column]
-        async_load(weight_desc, spot, full.index(stage), ring.index(stage * FACTORS + factor))
+        load_async(weight_desc, spot, full.index(stage), ring.index(stage * FACTORS + factor))
 
 
 @gluon.jit
@@ -187,14 +183,14 @@ def _produce(
         gdc_wait()
         gdc_launch_dependents()
     for step in range(num_early):
-        async_load(x_desc, [first_row, (first + step) * columns], full.index(step), x_ring.index(step))
+        load_async(x_desc, [first_row, (first + step) * columns], full.index(step), x_ring.index(step))
     for step in range(num_early, last - first):
         stage = step % STAGES
         column = (first + step) * columns
         mbarrier.wait(empty.index(stage), (step // STAGES & 1) ^ 1)
         mbarrier.expect(full.index(stage), num_bytes)
         _load_weights(weight_desc, weight_ring, full, column, stage, num_channels, FACTORS)
-        async_load(x_desc, [first_row, column], full.index(stage), x_ring.index(stage))
+        load_async(x_desc, [first_row, column], full.index(stage), x_ring.index(stage))
 
 
 @gluon.jit

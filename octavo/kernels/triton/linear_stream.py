@@ -23,6 +23,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.deferred_norm import DeferredNorm
+from octavo.kernels.triton.gluon_names import copy_async, reinterpret
 from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.stream_norm import (
     load_factors,
@@ -33,11 +34,6 @@ from octavo.kernels.triton.stream_norm import (
     rounds_at_once,
 )
 from octavo.kernels.triton.widening import widen_values
-
-# Triton 3.9 has renamed them.
-_async_load = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
-_Memory = gl.shared_memory_descriptor
-_reinterpret = getattr(_Memory, "reinterpret", None) or _Memory._reinterpret
 
 MAX_ROWS = 32
 """Beyond this M, programs would spend more time reading ``x`` than their weights."""
@@ -223,7 +219,7 @@ def copy_round(spots, is_row, column, slot, i, K: gl.constexpr, ROUND: gl.conste
     mask = is_row
     if K % ROUND != 0:
         mask = mask & (column < K - i * ROUND)
-    _async_load(slot, spots + i * ROUND, mask, cache_modifier=".cg")
+    copy_async(slot, spots + i * ROUND, mask, cache_modifier=".cg")
 
 
 @gluon.jit
@@ -375,7 +371,7 @@ def stream_kernel(
     if NORMS:
         # The same places, for values of several rounds.
         rounds_layout: gl.constexpr = gl.SwizzledSharedLayout(32, 1, ring_layout.max_phase, [3, 2, 1, 0])
-        row_slots = _reinterpret(x_ring, dtype, x_ring.shape, rounds_layout)
+        row_slots = reinterpret(x_ring, dtype, x_ring.shape, rounds_layout)
         normed = normed_parts(x, residual, columns, factors, eps, summed, K)
         for part in gl.static_range(len(columns)):
             row_slots.slice(part * AT_ONCE, AT_ONCE).store(normed[part])

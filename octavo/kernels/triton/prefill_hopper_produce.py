@@ -9,12 +9,9 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.language.extra.cuda import gdc_wait
 
+from octavo.kernels.triton.gluon_names import load_async, store_async
 from octavo.kernels.triton.prefill_hopper_tiles import count_tiles, find_tile, key_range, post_tile
 from octavo.kernels.triton.prefill_tiles import split_index
-
-# Renamed after Triton 3.6.
-_async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
-_async_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 
 
 @gluon.jit
@@ -31,7 +28,7 @@ def _reserve(ring, step, num_bytes: gl.constexpr, STAGES: gl.constexpr):
 def _load(descriptor, row, column, ring, step, STAGES: gl.constexpr):
     """Load a block of contiguous tokens."""
     block, full = _reserve(ring, step, descriptor.block_type.nbytes, STAGES)
-    _async_load(descriptor, [row, column], full, block)
+    load_async(descriptor, [row, column], full, block)
 
 
 @gluon.jit
@@ -68,7 +65,7 @@ def _load_pages(descriptor, rows, ring, step, BLOCK_N: gl.constexpr, D: gl.const
     for i in gl.static_range(BLOCK_N // page):
         for j in gl.static_range(D // width):
             part = block.slice(i * page, page, dim=0).slice(j * width, width, dim=1)
-            _async_load(descriptor, [rows[i], j * width], full, part)
+            load_async(descriptor, [rows[i], j * width], full, part)
 
 
 @gluon.jit
@@ -83,7 +80,7 @@ def _store_pages(descriptor, rows, ring, step, BLOCK_N: gl.constexpr, D: gl.cons
         if rows[i] >= 0:
             for j in gl.static_range(D // width):
                 part = block.slice(i * page, page, dim=0).slice(j * width, width, dim=1)
-                _async_store(descriptor, [rows[i], j * width], part)
+                store_async(descriptor, [rows[i], j * width], part)
 
 
 @gluon.jit
