@@ -175,6 +175,12 @@ class _CudaGraphCapture:
         return graph, outputs
 
 
+def cuda_version() -> tuple[int, int]:
+    """Of the toolkit that torch was built with; ``(0, 0)`` for none."""
+    parts = (torch.version.cuda or "0.0").split(".")
+    return int(parts[0]), int(parts[1])
+
+
 def compute_capability(device: torch.device) -> tuple[int, int]:
     """An NVIDIA GPU's compute capability, such as (9, 0) for Hopper; (0, 0) for other devices."""
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)

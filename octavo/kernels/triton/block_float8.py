@@ -10,6 +10,7 @@ from octavo.kernels.grouped import GroupedTensors
 from octavo.kernels.scaled import FLOAT8
 from octavo.kernels.triton.launch import is_hopper
 from octavo.kernels.triton.quantize import quantize_groups
+from octavo.platforms import cuda_version
 
 BLOCK = 128
 """Outputs and inputs that share a scale."""
@@ -23,8 +24,7 @@ _SCALE_UNIT = 4
 
 def multiplies_blocks(device: torch.device) -> bool:
     """Whether the library of a device does."""
-    version = torch.version.cuda
-    return is_hopper(device) and version is not None and tuple(map(int, version.split(".")[:2])) >= _MIN_CUDA
+    return is_hopper(device) and cuda_version() >= _MIN_CUDA
 
 
 def block_scales(weight: GroupedTensors) -> torch.Tensor | None:
