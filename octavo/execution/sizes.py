@@ -85,7 +85,6 @@ def _long_chunks(plan: Plan) -> list[StepShape]:
     sizes = (
         (plan.max_num_seqs, most, True, False),
         (plan.max_num_seqs, medium, True, True),
-        (1, medium, True, True),
         (1, medium, False, True),
     )
     return [

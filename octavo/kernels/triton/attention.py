@@ -75,7 +75,9 @@ class TritonAttention(AttentionBackend):
         if shape.has_chunks:
             split_qkv = qkv.view(len(qkv), heads + 2 * kv_heads, spec.head_dim)
             counts = rows.counts if shape.has_decodes else None
-            stores_later = self._stores_later(split_qkv, kv_cache, plan, spec, terms, scales)
+            q, k, v = split_qkv.split((heads, kv_heads, kv_heads), 1)
+            chunks = self._chunks(plan, terms, scales)
+            stores_later = stores_keys(q, k, kv_cache, has_decodes=shape.has_decodes, **chunks)
             qk_rope_store(
                 split_qkv, query, key, eps, *rope, None if stores_later else kv_cache, plan.slot_mapping, heads,
                 kv_heads, counts, scales=scales,
@@ -83,7 +85,11 @@ class TritonAttention(AttentionBackend):
         if shape.has_decodes:
             decode_attention(qkv, *rope, query, key, eps, **self._decoding(kv_cache, plan, spec, terms, out, scales))
         if shape.has_chunks:
-            self._prefill(split_qkv, kv_cache, plan, spec, terms, out, scales, stores_later)
+            prefill_attention(
+                q, k, v, kv_cache, plan.block_tables, plan.slots, rows.query_starts, rows.seq_lens, rows.counts, out,
+                scale=spec.scale, softcap=spec.softcap, sinks=terms.sinks,
+                slot_mapping=plan.slot_mapping if stores_later else None, **chunks,
+            )  # fmt: skip
         return out.flatten(1)
 
     def _decoding(
@@ -124,68 +130,19 @@ class TritonAttention(AttentionBackend):
             "scales": scales,
         }
 
-    def _stores_later(
-        self,
-        qkv: torch.Tensor,
-        kv_cache: torch.Tensor,
-        plan: AttentionInputs,
-        spec: AttentionSpec,
-        terms: HeadTerms,
-        scales: CacheScales | None,
-    ) -> bool:
-        """Whether the chunks' attention stores their keys and values, not the launch before it."""
-        heads, kv_heads = spec.num_heads, spec.num_kv_heads
-        return stores_keys(
-            qkv[:, :heads],
-            qkv[:, heads : heads + kv_heads],
-            kv_cache,
-            num_tokens=plan.shape.num_tokens,
-            num_rows=plan.shape.num_rows,
-            max_query_len=plan.shape.max_query_len,
-            is_fresh=plan.shape.is_fresh,
-            window=plan.window,
-            slopes=terms.slopes,
-            deterministic=self._deterministic,
-            scales=scales,
-        )
-
-    def _prefill(
-        self,
-        qkv: torch.Tensor,
-        kv_cache: torch.Tensor,
-        plan: AttentionInputs,
-        spec: AttentionSpec,
-        terms: HeadTerms,
-        out: torch.Tensor,
-        scales: CacheScales | None,
-        stores_later: bool,
-    ) -> None:
-        rows, shape = plan.rows, plan.shape
-        heads, kv_heads = spec.num_heads, spec.num_kv_heads
-        prefill_attention(
-            qkv[:, :heads],
-            qkv[:, heads : heads + kv_heads],
-            qkv[:, heads + kv_heads :],
-            kv_cache,
-            plan.block_tables,
-            plan.slots,
-            rows.query_starts,
-            rows.seq_lens,
-            rows.counts,
-            out,
-            num_tokens=shape.num_tokens,
-            num_rows=shape.num_rows,
-            max_query_len=shape.max_query_len,
-            is_fresh=shape.is_fresh,
-            scale=spec.scale,
-            window=plan.window,
-            softcap=spec.softcap,
-            sinks=terms.sinks,
-            slopes=terms.slopes,
-            deterministic=self._deterministic,
-            scales=scales,
-            slot_mapping=plan.slot_mapping if stores_later else None,
-        )
+    def _chunks(self, plan: AttentionInputs, terms: HeadTerms, scales: CacheScales | None) -> dict[str, Any]:
+        """Keyword arguments of both :func:`stores_keys` and :func:`prefill_attention`."""
+        shape = plan.shape
+        return {
+            "num_tokens": shape.num_tokens,
+            "num_rows": shape.num_rows,
+            "max_query_len": shape.max_query_len,
+            "is_fresh": shape.is_fresh,
+            "window": plan.window,
+            "slopes": terms.slopes,
+            "deterministic": self._deterministic,
+            "scales": scales,
+        }
 
     def _cut(
         self,

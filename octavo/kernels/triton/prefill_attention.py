@@ -26,6 +26,7 @@ def stores_keys(
     num_rows: int,
     max_query_len: int,
     is_fresh: bool,
+    has_decodes: bool,
     window: int | None,
     slopes: torch.Tensor | None,
     deterministic: bool,
@@ -34,12 +35,14 @@ def stores_keys(
     """Whether :func:`prefill_attention` should store the chunks' keys and values itself, since it loads them anyway.
 
     The launch before it then moves less. But a stored block stays longer in its stage of the pipeline, which delays
-    short rows, and small heads of several queries each, of whose launch keys and values are a small part.
+    short rows, and small heads of several queries each, of whose launch keys and values are a small part. And decoding
+    rows attend before chunks do, to blocks that a chunk of their own step may fill: another completion of its prompt.
     """
     is_long = num_tokens >= _STORED_LENGTH * num_rows
     is_large = q.shape[2] > 64 or q.shape[1] == k.shape[1]
     return (
         is_fresh
+        and not has_decodes
         and window is None
         and is_long
         and is_large

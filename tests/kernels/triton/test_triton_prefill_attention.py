@@ -274,7 +274,7 @@ def test_long_chunks(device: torch.device, dtype: torch.dtype, head_dim: int, wi
         check(case, softcap=2.0, has_sinks=True)
 
 
-@pytest.mark.skipif(IS_INTERPRETED, reason="only the kernel for Hopper stores")
+@pytest.mark.skipif(IS_INTERPRETED, reason="only the kernel for Hopper stores: needs an H100 or H200")
 @pytest.mark.parametrize(
     ("head_dim", "heads", "block_size", "dtype"),
     [
@@ -331,6 +331,7 @@ def test_fresh_chunks_store_their_keys(
         ({}, (4, 4), 256, False),
         ({"num_rows": 3}, (4, 4), 128, False),
         ({"is_fresh": False}, (4, 4), 128, False),
+        ({"has_decodes": True}, (4, 4), 128, False),
         ({"window": 300}, (4, 4), 128, False),
         ({"slopes": torch.ones(4)}, (4, 4), 128, False),
         ({"max_query_len": 100}, (4, 4), 128, False),
@@ -340,7 +341,8 @@ def test_what_stores_keys(
     change: dict[str, Any], heads: tuple[int, int], head_dim: int, is_stored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefill, "can_hopper_prefill", lambda q, k, cache: cache is not None)
-    steps = {"num_tokens": 4096, "num_rows": 2, "max_query_len": 4000, "is_fresh": True, "window": None, "slopes": None}
+    steps = {"num_tokens": 4096, "num_rows": 2, "max_query_len": 4000, "window": None, "slopes": None}
+    steps |= {"is_fresh": True, "has_decodes": False}
     q, k = (torch.empty(1, count, head_dim) for count in heads)
     cache = torch.empty(2, 1, heads[1], 16, head_dim)
     assert prefill.stores_keys(q, k, cache, **(steps | change), deterministic=False, scales=None) == is_stored
