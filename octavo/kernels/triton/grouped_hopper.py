@@ -29,7 +29,7 @@ from octavo.kernels.grouped import GroupedTensors
 from octavo.kernels.triton.gluon_names import barrier, load_async
 from octavo.kernels.triton.grouped_unpack import factor_pair, unpack_half, unpack_terms
 from octavo.kernels.triton.launch import dependent_launch
-from octavo.kernels.triton.linear_hopper import tile_descriptor
+from octavo.kernels.triton.linear_hopper import partial_places, tile_descriptor
 from octavo.kernels.triton.linear_stream import apply_gate
 from octavo.kernels.triton.linear_workspace import Workspace
 
@@ -402,12 +402,7 @@ def _finish(
     rows: gl.constexpr = total.shape[1]
     size: gl.constexpr = 64 * rows
     layout: gl.constexpr = total.type.layout
-    local_n = gl.arange(0, 64, layout=gl.SliceLayout(1, layout))
-    local_m = gl.arange(0, rows, layout=gl.SliceLayout(0, layout))
-    # Ordered by thread and register, so that a warp's stores are contiguous.
-    place_n = local_n // 16 * (16 * rows) + local_n // 8 % 2 * 64 + local_n % 8 * 8
-    place_m = local_m // 8 * 128 + local_m % 8
-    spots = partials + GROUP * size + (place_n[:, None] + place_m[None, :])
+    spots = partials + GROUP * size + partial_places(rows, rows, layout)
     # The programs that have a tile's first and last step: the last that begins at or before the step.
     num_programs, num_all = gl.num_programs(0), num_tiles * num_steps
     first_program = ((tile * num_steps + 1) * num_programs - 1) // num_all

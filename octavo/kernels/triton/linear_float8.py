@@ -28,7 +28,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.triton.gluon_names import barrier, load_async
 from octavo.kernels.triton.launch import dependent_launch
-from octavo.kernels.triton.linear_hopper import tile_descriptor
+from octavo.kernels.triton.linear_hopper import partial_places, tile_descriptor
 from octavo.kernels.triton.linear_stream import apply_gate
 from octavo.kernels.triton.linear_workspace import Workspace
 
@@ -360,15 +360,6 @@ def _consume(
 
 
 @gluon.jit
-def _places(rows: gl.constexpr, count: gl.constexpr, layout: gl.constexpr):
-    """Where a warpgroup's sums of the first ``count`` rows lie in a slot of ``[64, rows]``: warps' are contiguous."""
-    n = gl.arange(0, 64, layout=gl.SliceLayout(1, layout))
-    m = gl.arange(0, count, layout=gl.SliceLayout(0, layout))
-    place_n = n // 16 * (16 * rows) + n // 8 % 2 * 64 + n % 8 * 8
-    return place_n[:, None] + (m // 8 * 128 + m % 8)[None, :]
-
-
-@gluon.jit
 def _add_parts(
     total,
     outputs,
@@ -390,7 +381,7 @@ def _add_parts(
     CHUNKS: gl.constexpr = rows // CHUNK
     sums_layout: gl.constexpr = total.type.layout
     own = partials + (gl.program_id(0) * GROUPS + GROUP) * (64 * rows)
-    gl.store(own + _places(rows, rows, sums_layout), total)
+    gl.store(own + partial_places(rows, rows, sums_layout), total)
     # All threads' stores come before the arrival, and their loads after those of the others.
     barrier()
     arrival = arrivals + tile * GROUPS + GROUP
@@ -401,7 +392,7 @@ def _add_parts(
         while num_arrived < num_parts:
             num_arrived = gl.atomic_add(arrival, 0, sem="acquire", scope="gpu")
         layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, CHUNK, 32])
-        spots = partials + (tile * num_parts * GROUPS + GROUP) * (64 * rows) + _places(rows, CHUNK, layout)
+        spots = partials + (tile * num_parts * GROUPS + GROUP) * (64 * rows) + partial_places(rows, CHUNK, layout)
         for chunk in range(first_chunk, last_chunk):
             sums = gl.zeros([64, CHUNK], gl.float32, layout)
             for four in range(0, num_parts, 4):

@@ -143,6 +143,15 @@ def _layout(dtype: torch.dtype, box: tuple[int, int]) -> gl.NVMMASharedLayout:
 
 
 @gluon.jit
+def partial_places(rows: gl.constexpr, count: gl.constexpr, layout: gl.constexpr):
+    """Where a warpgroup's sums of the first ``count`` rows lie in a slot of ``[64, rows]``: a warp's are contiguous."""
+    n = gl.arange(0, 64, layout=gl.SliceLayout(1, layout))
+    m = gl.arange(0, count, layout=gl.SliceLayout(0, layout))
+    place_n = n // 16 * (16 * rows) + n // 8 % 2 * 64 + n % 8 * 8
+    return place_n[:, None] + (m // 8 * 128 + m % 8)[None, :]
+
+
+@gluon.jit
 def _own_steps(num_steps):
     """The range ``[first, last)`` of a program's K steps."""
     part = gl.program_id(1)

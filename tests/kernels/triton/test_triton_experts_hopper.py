@@ -27,6 +27,13 @@ def random(seed: int, *shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator("cuda").manual_seed(seed), device="cuda", dtype=dtype)
 
 
+def choose(num_tokens: int, num_experts: int, num_chosen: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens' experts and shares: some experts have many pairs, some few, the second none."""
+    chosen = (random(4, num_tokens, num_chosen, dtype=torch.float32).abs() * num_experts / 2).long() % num_experts
+    chosen[chosen == 1] = 0
+    return chosen, random(5, num_tokens, num_chosen, dtype=torch.float32)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("spec", [*SPECS, None], ids=["silu", "clamped", "weighs inputs", "down"])
 @pytest.mark.parametrize("bias", [False, True])
@@ -49,10 +56,7 @@ def test_its_bits_are_those_of_the_other_kernel(
     weight = random(1, num_experts, rows, num_features, dtype=dtype) / num_features**0.5
     own_bias = random(2, num_experts, rows, dtype=dtype) if bias else None
     x = random(3, num_tokens * (num_chosen if spec is None else 1), num_features, dtype=dtype)
-    # Some experts have many pairs, some few, the second none.
-    chosen = (random(4, num_tokens, num_chosen, dtype=torch.float32).abs() * num_experts / 2).long() % num_experts
-    chosen[chosen == 1] = 0
-    shares = random(5, num_tokens, num_chosen, dtype=torch.float32)
+    chosen, shares = choose(num_tokens, num_experts, num_chosen)
     tile = choose_tile(num_experts * 600, num_experts, 2, is_gated=spec is not None)
     order = order_pairs(chosen, num_experts, tile.block_m)
     found = x.new_full((chosen.numel(), num_outputs), float("nan"))
@@ -86,9 +90,7 @@ def test_float8(
     weight = PackedMatrices(codes, scales, None, 8)
     own_bias = random(2, num_experts, rows, dtype=torch.bfloat16) if bias else None
     x = random(3, num_tokens * (num_chosen if spec is None else 1), num_features, dtype=torch.bfloat16)
-    chosen = (random(4, num_tokens, num_chosen, dtype=torch.float32).abs() * num_experts / 2).long() % num_experts
-    chosen[chosen == 1] = 0
-    shares = random(5, num_tokens, num_chosen, dtype=torch.float32)
+    chosen, shares = choose(num_tokens, num_experts, num_chosen)
     values, x_scales = round_inputs(x, weight.group)
     tile = packed_experts.choose_tile(weight, num_experts * 600, is_gated=spec is not None, is_rounded=True)
     order = order_pairs(chosen, num_experts, tile.block_m)
