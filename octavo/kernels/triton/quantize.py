@@ -28,8 +28,9 @@ def _converts(device: torch.device) -> bool:
 
 
 @triton.jit
-def _rounded(x):
-    """Float32 values, at most 448 in magnitude or NaN, rounded to those that float8 has; to nearest, ties to even."""
+def _rounded(x, LARGEST: tl.constexpr):
+    """Float32 values rounded to those that float8 has; to nearest, ties to even. What is too large becomes 448."""
+    x = tl.clamp(x, -LARGEST, LARGEST, tl.PropagateNan.ALL)
     bits = x.to(tl.int32, bitcast=True)
     normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)
     subnormal = (x + 24576.0) - 24576.0  # 1.5 · 2²³ steps of 2⁻⁹
@@ -43,6 +44,14 @@ def _whole(x):
     rest, is_odd = x - below, below != 2 * tl.floor(below / 2)
     rounded = tl.where((rest > 0.5) | ((rest == 0.5) & is_odd), below + 1, below)
     return tl.where(tl.abs(x) < 128.0, rounded, 0.0)
+
+
+@triton.jit
+def _scale_of(largest, LARGEST: tl.constexpr):
+    """The scales of groups from magnitudes of their values, ``[..., values] → [...]``; NaN of one with an infinity."""
+    AXIS: tl.constexpr = len(largest.shape) - 1
+    scale = tl.maximum(tl.div_rn(tl.max(largest, axis=AXIS), LARGEST), _SMALLEST_SCALE)
+    return scale + tl.sum(tl.where(largest < float("inf"), 0.0, float("nan")), axis=AXIS)
 
 
 @triton.jit(do_not_specialize=["num_groups"])
@@ -84,8 +93,7 @@ def _quantize_kernel(
         mask = is_group[:, None] & (start + columns < SIZE)[None, :]
         part = tl.load(spots + start + columns[None, :], mask, other=0.0).to(tl.float32)
         largest = tl.maximum(largest, tl.abs(part), propagate_nan=tl.PropagateNan.ALL)
-    scale = tl.maximum(tl.div_rn(tl.max(largest, axis=1), LARGEST), _SMALLEST_SCALE)
-    scale += tl.sum(tl.where(largest < float("inf"), 0.0, float("nan")), axis=1)  # such a group has no scale
+    scale = _scale_of(largest, LARGEST)
     tl.store(scales + rows * row_stride + places * group_stride, scale, is_group)
     inverse = tl.div_rn(tl.full([AT_ONCE], 1.0, tl.float32), scale)[:, None]
     targets = (values + groups.to(tl.int64) * SIZE)[:, None]
@@ -101,7 +109,7 @@ def _quantize_kernel(
         else:
             scaled = part * inverse
             if ROUND:
-                scaled = _rounded(tl.clamp(scaled, -LARGEST, LARGEST, tl.PropagateNan.ALL))
+                scaled = _rounded(scaled, LARGEST)
         tl.store(targets + start + columns[None, :], scaled.to(values.dtype.element_ty), mask)
 
 
@@ -188,12 +196,11 @@ def _quantize_normed_kernel(
     wide *= tl.rsqrt(tl.sum(wide * wide, axis=0) / SIZE + eps)
     normed = scale_normed(wide, norm_weight, added.dtype).to(tl.float32)
     largest = tl.abs(normed)
-    scale = tl.maximum(tl.div_rn(tl.max(largest, axis=0), LARGEST), _SMALLEST_SCALE)
-    scale += tl.sum(tl.where(largest < float("inf"), 0.0, float("nan")), axis=0)  # such a row has no scale
+    scale = _scale_of(largest, LARGEST)
     tl.store(scales + row, scale)
     rounded = normed * tl.div_rn(1.0, scale)
     if ROUND:
-        rounded = _rounded(tl.clamp(rounded, -LARGEST, LARGEST, tl.PropagateNan.ALL))
+        rounded = _rounded(rounded, LARGEST)
     tl.store(values + row * SIZE + columns, rounded.to(values.dtype.element_ty), mask)
 
 
