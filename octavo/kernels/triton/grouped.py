@@ -1,11 +1,11 @@
 """GEMMs with weights of packed integers on GPUs: few rows unpack them in the GEMM, many rows by way of their values.
 
 On Hopper, integers of 4 bits in groups of a multiple of 128 inputs are multiplied by :mod:`grouped_direct` up to 16
-rows and by :mod:`grouped_hopper` up to 256; floats of 4 bits by :mod:`unit_gemm` up to 64 rows; other weights by
-:mod:`grouped_stream` up to 8 rows (16 with codes of 8 bits). For what they do not take, :mod:`grouped_kernel`
-multiplies few rows, and the vendor's library many; on Hopper it multiplies float8 values in blocks as they are
-(:mod:`block_float8`). Each of them adds in an order of its own. Where a row's bits must not depend on the others,
-:mod:`grouped_kernel` multiplies all.
+rows and by :mod:`grouped_hopper` up to 256; floats of 4 bits by :mod:`unit_gemm` up to 64 rows; codes of 8 bits by
+:mod:`grouped_bytes` up to 16 rows, other codes of 4 by :mod:`grouped_stream` up to 8. For what they do not take,
+:mod:`grouped_kernel` multiplies few rows, and the vendor's library many; on Hopper it multiplies float8 values in
+blocks as they are (:mod:`block_float8`). Each of them adds in an order of its own. Where a row's bits must not depend
+on the others, :mod:`grouped_kernel` multiplies all.
 """
 
 import torch
@@ -16,8 +16,9 @@ from octavo.kernels import grouped
 from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.grouped import ZERO_STEP, GroupedTensors, pack_unit
 from octavo.kernels.linear import GATES, LinearOp
-from octavo.kernels.triton import grouped_direct, grouped_hopper, grouped_stream, linear, unit_gemm
-from octavo.kernels.triton.block_float8 import block_linear, block_scales, multiplies_blocks
+from octavo.kernels.triton import grouped_bytes, grouped_direct, grouped_hopper, grouped_stream, linear, unit_gemm
+from octavo.kernels.triton.block_float8 import BLOCK, block_linear, block_scales, multiplies_blocks
+from octavo.kernels.triton.grouped_bytes import BytesTile, bytes_grouped, count_sharing
 from octavo.kernels.triton.grouped_direct import DirectTile, direct_grouped, make_terms, place_inputs
 from octavo.kernels.triton.grouped_hopper import HopperTile, hopper_grouped
 from octavo.kernels.triton.grouped_kernel import BLOCK_N, dequantize_kernel, grouped_kernel
@@ -29,7 +30,7 @@ from octavo.kernels.triton.unit_gemm import UnitTile, unit_linear
 MAX_ROWS = 64
 """Beyond this M, the portable kernel takes longer than dequantising the weight for the vendor's library."""
 
-Tile = DirectTile | HopperTile | StreamTile | UnitTile
+Tile = BytesTile | DirectTile | HopperTile | StreamTile | UnitTile
 """A kernel for Hopper, by its tile."""
 
 _MAX_PARTS = 16
@@ -63,6 +64,7 @@ class GroupedLinear(LinearOp):
         self._has_units = self._is_hopper and unit_gemm.reads(weight)
         has_blocks = rounds_inputs and not deterministic and multiplies_blocks(device)
         self._block_scales = block_scales(weight) if has_blocks else None
+        self._num_sharing = count_sharing(weight) if self._is_hopper and grouped_bytes.reads(weight) else 0
         self._space: Workspace | None = None
 
     def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -82,10 +84,13 @@ class GroupedLinear(LinearOp):
     def normed(self, norm: DeferredNorm, activation: str = "none") -> torch.Tensor | None:
         """See :meth:`octavo.kernels.linear.LinearOp.normed`."""
         tile = self.choose(len(norm.x), norm.x.dtype)
-        if not (norm.is_single and isinstance(tile, DirectTile)):
+        if not norm.is_single or not isinstance(tile, BytesTile | DirectTile):
             return None
-        _, _, is_resident = place_inputs(len(norm.x), self._weight.num_inputs, tile.num_stages)
-        return self._launch(norm.x, activation, tile, norm) if is_resident else None
+        if isinstance(tile, BytesTile):
+            takes_norm = grouped_bytes.norms(self._weight, tile)
+        else:
+            _, _, takes_norm = place_inputs(len(norm.x), self._weight.num_inputs, tile.num_stages)
+        return self._launch(norm.x, activation, tile, norm) if takes_norm else None
 
     def refresh(self) -> None:
         if self._terms is not None:
@@ -96,14 +101,14 @@ class GroupedLinear(LinearOp):
                 f"A scale of new MXFP4 weights is larger than 2**{unit_gemm.LARGEST_EXPONENT - 127}, which the GPU's "
                 "kernels do not take, and such weights are probably damaged."
             )
+        had_blocks = self._num_sharing > 1 or self._block_scales is not None
+        if had_blocks and count_sharing(self._weight) == 1:
+            raise UnsupportedModelError(
+                "New float8 weights have scales that differ within a block of 128 outputs; those they replace had "
+                "one for each block, for which the kernels in use were chosen."
+            )
         if self._block_scales is not None:
-            scales = block_scales(self._weight)
-            if scales is None:
-                raise UnsupportedModelError(
-                    "New float8 weights have scales that differ within a block of 128 outputs; those they replace had "
-                    "one for each block, for which the kernels in use were chosen."
-                )
-            self._block_scales.copy_(scales)
+            self._block_scales.copy_(self._weight.scales[::BLOCK])
 
     def choose(self, num_rows: int, dtype: torch.dtype = torch.bfloat16) -> Tile | None:
         """The kernel for Hopper that multiplies so many rows; None for the portable kernel or the library."""
@@ -113,7 +118,9 @@ class GroupedLinear(LinearOp):
             return unit_gemm.choose_tile(num_rows, len(self._weight.codes), self._num_sms)
         if num_rows not in self._choices:
             arguments = self._weight, num_rows, self._num_sms
-            if self._terms is None:
+            if self._num_sharing:
+                self._choices[num_rows] = grouped_bytes.choose_tile(*arguments)
+            elif self._terms is None:
                 self._choices[num_rows] = grouped_stream.choose_tile(*arguments)
             else:
                 tile = grouped_direct.choose_tile(*arguments)
@@ -134,11 +141,13 @@ class GroupedLinear(LinearOp):
         """One launch of a kernel for Hopper: ``[M, in] → [M, out]``, or ``[M, out / 2]`` with an activation.
 
         Args:
-            norm: of ``x``, for a :class:`DirectTile`.
+            norm: of ``x``, for a :class:`BytesTile` or :class:`DirectTile`.
         """
         num_rows, num_channels = len(x), len(self._weight.codes) // (1 if activation == "none" else 2)
         y, x = x.new_empty(num_rows, num_channels), aligned_rows(x)
-        if isinstance(tile, DirectTile):
+        if isinstance(tile, BytesTile):
+            bytes_grouped(x, self._weight, self._num_sharing, self._bias, y, activation, tile, norm)
+        elif isinstance(tile, DirectTile):
             assert self._terms is not None, "the weight has a form that the kernel reads"
             direct_grouped(x, self._weight, self._terms, self._bias, y, activation, tile, norm)
         elif isinstance(tile, UnitTile):

@@ -1,4 +1,4 @@
-"""Small-M GEMMs with packed weights: ``y = x Wᵀ`` at the bandwidth at which the codes of ``W`` can be read.
+"""Small-M GEMMs with codes of 4 bits: ``y = x Wᵀ`` at the bandwidth at which the codes of ``W`` can be read.
 
 A program computes all M rows for a few output channels over all of K, so no sum crosses programs. It fills its
 shared-memory ring of codes before it waits for the kernel that computes ``x``. Each warp multiplies its own slice of K:
@@ -19,10 +19,12 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.grouped import GroupedTensors, pack_unit
 from octavo.kernels.triton.gluon_names import copy_async
-from octavo.kernels.triton.grouped_unpack import unpack_bytes, unpack_halves, zero_pair
+from octavo.kernels.triton.grouped_unpack import unpack_halves, zero_pair
 from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.linear_stream import apply_gate
 
+MAX_ROWS = 8
+"""Beyond this M, other kernels are faster."""
 COLUMNS = 128
 """Input features that a warp multiplies per round."""
 
@@ -50,14 +52,11 @@ def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> StreamTi
     Args:
         num_rows: rows of ``x``.
     """
-    most_rows = 8 if weight.bits == 4 else 16
-    has_other_zeros = weight.minimums is not None or (weight.bits == 8 and weight.zeros is not None)
-    if not 0 < num_rows <= most_rows or has_other_zeros or weight.codes.data_ptr() % 16:
+    is_read = weight.bits == 4 and weight.minimums is None and weight.codes.data_ptr() % 16 == 0
+    if not 0 < num_rows <= MAX_ROWS or not is_read:
         return None
     num_wide = -(-len(weight.codes) // 64)
-    if weight.bits == 8:
-        tile = StreamTile(32, 8, 3, 3)
-    elif weight.is_float4:
+    if weight.is_float4:
         tile = StreamTile(32, 8, 6, 6)
     elif num_wide >= 0.7 * num_sms * -(-num_wide // num_sms):  # most multiprocessors are busy until the end
         tile = StreamTile(64, 8, 4, 4)
@@ -100,7 +99,6 @@ def stream_grouped(
         num_rows,
         num_channels,
         K=num_features,
-        BITS=weight.bits,
         UNIT=pack_unit(weight.group),
         GROUP=weight.group,
         BLOCK_M=max(8, 1 << (num_rows - 1).bit_length()),
@@ -212,7 +210,6 @@ def stream_grouped_kernel(
     num_rows,
     num_channels,
     K: gl.constexpr,
-    BITS: gl.constexpr,
     UNIT: gl.constexpr,
     GROUP: gl.constexpr,
     BLOCK_M: gl.constexpr,
@@ -234,39 +231,31 @@ def stream_grouped_kernel(
     CHANNELS: gl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
     GROUPS: gl.constexpr = K // GROUP
     UNITS: gl.constexpr = COLUMNS // UNIT
-    UNIT_BYTES: gl.constexpr = UNIT * BITS // 8
-    HALVES: gl.constexpr = 8 // BITS
-    HALF: gl.constexpr = UNIT // HALVES
+    # Inputs of half a unit, and bytes of its codes.
+    HALF: gl.constexpr = UNIT // 2
     dtype: gl.constexpr = x.dtype.element_ty
     IS_FLOAT4: gl.constexpr = scales.dtype.element_ty == gl.uint8
     # Warps are distributed over the batched dimension of the MMA: each sums its own slice of K.
     layout: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
-    # Codes of 8 bits lie in the order of their inputs: a thread takes 8 neighbours, and so it does of x.
-    RUN: gl.constexpr = 2 if BITS == 4 else 8
-    first_layout: gl.constexpr = gl.DotOperandLayout(0, layout, RUN)
-    second_layout: gl.constexpr = gl.DotOperandLayout(1, layout, RUN)
-    code_layout: gl.constexpr = byte_layout(BLOCK_N, UNIT_BYTES, WARPS) if BITS == 4 else first_layout
+    first_layout: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
+    second_layout: gl.constexpr = gl.DotOperandLayout(1, layout, 2)
+    code_layout: gl.constexpr = byte_layout(BLOCK_N, HALF, WARPS)
     row_layout: gl.constexpr = gl.SliceLayout(2, layout)
-    zero_layout: gl.constexpr = gl.SliceLayout(2, code_layout) if BITS == 4 else row_layout
-    code_copy: gl.constexpr = gl.BlockedLayout(
-        [1, 1, 16], [1, 512 // UNIT_BYTES, UNIT_BYTES // 16], [WARPS, 1, 1], [2, 1, 0]
-    )
+    zero_layout: gl.constexpr = gl.SliceLayout(2, code_layout)
+    code_copy: gl.constexpr = gl.BlockedLayout([1, 1, 16], [1, 512 // HALF, HALF // 16], [WARPS, 1, 1], [2, 1, 0])
     x_copy: gl.constexpr = gl.BlockedLayout([1, 1, 8], [1, 256 // HALF, HALF // 8], [WARPS, 1, 1], [2, 1, 0])
-    # Threads read runs of 16 neighbours of rows that follow each other, or 8 with 8 bits, which meet in banks.
-    ring_layout: gl.constexpr = gl.SwizzledSharedLayout(16, 1, 1 if BITS == 4 else UNIT_BYTES // 16, [2, 1, 0])
+    ring_layout: gl.constexpr = gl.SwizzledSharedLayout(16, 1, 1, [2, 1, 0])
     x_layout: gl.constexpr = gl.SwizzledSharedLayout(8, 1 if HALF >= 64 else 64 // HALF, min(8, HALF // 8), [2, 1, 0])
-    code_ring = gl.allocate_shared_memory(
-        codes.dtype.element_ty, [STAGES * UNITS, WARPS, BLOCK_N, UNIT_BYTES], ring_layout
-    )
-    x_ring = gl.allocate_shared_memory(dtype, [X_STAGES * UNITS * HALVES, WARPS, BLOCK_M, HALF], x_layout)
+    code_ring = gl.allocate_shared_memory(codes.dtype.element_ty, [STAGES * UNITS, WARPS, BLOCK_N, HALF], ring_layout)
+    x_ring = gl.allocate_shared_memory(dtype, [X_STAGES * UNITS * 2, WARPS, BLOCK_M, HALF], x_layout)
 
     first_channel = gl.program_id(0) * CHANNELS
-    code_warp, n, code_column = _places(code_copy, WARPS, BLOCK_N, UNIT_BYTES)
+    code_warp, n, code_column = _places(code_copy, WARPS, BLOCK_N, HALF)
     channel = first_channel + n % CHANNELS
     is_code = (channel < num_channels) & (code_warp >= 0)
     row_of_code = n // CHANNELS * num_channels + channel
-    code_column += code_warp * (COLUMNS * BITS // 8)
-    code_spots = codes + (row_of_code.to(gl.int64) * (K * BITS // 8) + code_column)
+    code_column += code_warp * (COLUMNS // 2)
+    code_spots = codes + (row_of_code.to(gl.int64) * (K // 2) + code_column)
     x_warp, m, x_column = _places(x_copy, WARPS, BLOCK_M, HALF)
     is_x = (m < num_rows) & (x_warp >= 0)
     x_column += x_warp * COLUMNS
@@ -276,8 +265,8 @@ def stream_grouped_kernel(
 
     for i in gl.static_range(EARLY):
         for unit in gl.static_range(UNITS):
-            offset = (i * ROUND + unit * UNIT) * BITS // 8
-            _copy(code_spots + offset, is_code, code_column < K * BITS // 8 - offset, code_ring.index(i * UNITS + unit))
+            offset = (i * ROUND + unit * UNIT) // 2
+            _copy(code_spots + offset, is_code, code_column < K // 2 - offset, code_ring.index(i * UNITS + unit))
         async_copy.commit_group()
     SCALE_BYTES: gl.constexpr = GROUPS * scales.dtype.element_ty.primitive_bitwidth // 8
     if SCALE_BYTES % 16 == 0:
@@ -292,9 +281,9 @@ def stream_grouped_kernel(
         gdc_wait()
         gdc_launch_dependents()
     for i in gl.static_range(EARLY_X):
-        for half in gl.static_range(UNITS * HALVES):
+        for half in gl.static_range(UNITS * 2):
             offset = i * ROUND + half * HALF
-            _copy(x_spots + offset, is_x, x_column < K - offset, x_ring.index(i * UNITS * HALVES + half))
+            _copy(x_spots + offset, is_x, x_column < K - offset, x_ring.index(i * UNITS * 2 + half))
         async_copy.commit_group()
 
     total = gl.zeros([WARPS, BLOCK_N, BLOCK_M], gl.float32, layout)
@@ -304,13 +293,13 @@ def stream_grouped_kernel(
         async_copy.wait_group((EARLY if EARLY < EARLY_X else EARLY_X) - 1)
         if EARLY < NUM_ROUNDS and i + EARLY < NUM_ROUNDS:
             for unit in gl.static_range(UNITS):
-                offset = ((i + EARLY) * ROUND + unit * UNIT) * BITS // 8
+                offset = ((i + EARLY) * ROUND + unit * UNIT) // 2
                 slot = code_ring.index((i + EARLY) % STAGES * UNITS + unit)
-                _copy(code_spots + offset, is_code, code_column < K * BITS // 8 - offset, slot)
+                _copy(code_spots + offset, is_code, code_column < K // 2 - offset, slot)
         if EARLY_X < NUM_ROUNDS and i + EARLY_X < NUM_ROUNDS:
-            for half in gl.static_range(UNITS * HALVES):
+            for half in gl.static_range(UNITS * 2):
                 offset = (i + EARLY_X) * ROUND + half * HALF
-                slot = x_ring.index((i + EARLY_X) % X_STAGES * (UNITS * HALVES) + half)
+                slot = x_ring.index((i + EARLY_X) % X_STAGES * (UNITS * 2) + half)
                 _copy(x_spots + offset, is_x, x_column < K - offset, slot)
         # Commit one group per round, even if empty, so that the count above holds.
         async_copy.commit_group()
@@ -323,22 +312,19 @@ def stream_grouped_kernel(
             column = step + scale_column
             next_scale = load_scales(scales, scale_groups + column // GROUP, is_scale & (column < K))
             packed = code_ring.index(i % STAGES * UNITS + unit).load(code_layout)
-            x_slot = (i % X_STAGES * UNITS + unit) * HALVES
+            x_slot = (i % X_STAGES * UNITS + unit) * 2
             values = x_ring.index(x_slot).permute((0, 2, 1)).load(second_layout)
-            if BITS == 4:
-                column = step + zero_column
-                next_zero = load_zeros(zeros, zero_groups + column // GROUP, is_zero & (column < K))
-                more = x_ring.index(x_slot + 1).permute((0, 2, 1)).load(second_layout)
-                if IS_FLOAT4:
-                    low, high = unpack_halves(packed, None, dtype)
-                else:
-                    pairs, _ = gl.broadcast(zero_pair(zero, dtype)[:, :, None], packed)
-                    low, high = unpack_halves(packed, pairs, dtype)
-                sums = mma_v2(in_order(low, first_layout), values, none)
-                sums = mma_v2(in_order(high, first_layout), more, sums)
-                zero = next_zero
+            column = step + zero_column
+            next_zero = load_zeros(zeros, zero_groups + column // GROUP, is_zero & (column < K))
+            more = x_ring.index(x_slot + 1).permute((0, 2, 1)).load(second_layout)
+            if IS_FLOAT4:
+                low, high = unpack_halves(packed, None, dtype)
             else:
-                sums = mma_v2(unpack_bytes(packed, dtype), values, none)
+                pairs, _ = gl.broadcast(zero_pair(zero, dtype)[:, :, None], packed)
+                low, high = unpack_halves(packed, pairs, dtype)
+            sums = mma_v2(in_order(low, first_layout), values, none)
+            sums = mma_v2(in_order(high, first_layout), more, sums)
+            zero = next_zero
             total += scale[:, :, None] * sums
             scale = next_scale
 

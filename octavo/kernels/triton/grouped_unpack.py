@@ -8,8 +8,6 @@ import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from octavo.kernels.triton.widening import widen_values
-
 _INT4 = """{{
 .reg .b32 low, high, one;
 shl.b32 low, $4, 3;
@@ -58,36 +56,10 @@ mul.rn.{dtype} $3, p, one;
 }}"""
 """Likewise for floats: sign, exponent and fraction are moved to their places, the exponents' biases differ."""
 
-_INT8_BF16 = """{
-.reg .b32 p, q;
-prmt.b32 p, $2, 0, 0x4140;
-lop3.b32 q, p, 0x00800080, 0x43004300, 0xAE;
-lop3.b32 p, p, 0x007F007F, 0x43004300, 0xEA;
-sub.rn.bf16x2 $0, p, q;
-prmt.b32 p, $2, 0, 0x4342;
-lop3.b32 q, p, 0x00800080, 0x43004300, 0xAE;
-lop3.b32 p, p, 0x007F007F, 0x43004300, 0xEA;
-sub.rn.bf16x2 $1, p, q;
-}"""
-"""Four bytes less 128: seven bits fit beside the exponent; the eighth chooses what is subtracted, 128 or 256."""
-
-_INT8_F16 = """{
-.reg .b32 one, zero;
-mov.b32 one, 0x64646464;
-mov.b32 zero, 0x64806480;
-prmt.b32 $0, $2, one, 0x4140;
-prmt.b32 $1, $2, one, 0x4342;
-sub.rn.f16x2 $0, $0, zero;
-sub.rn.f16x2 $1, $1, zero;
-}"""
-
-
 _INT4_WIDE = gl.constexpr(_INT4.format(one="0x41414141", fixed="0x80808080", dtype="bf16x2"))
 _INT4_HALF = gl.constexpr(_INT4.format(one="0x58585858", fixed="0", dtype="f16x2"))
 _FLOAT4_WIDE = gl.constexpr(_FLOAT4.format(one="0x7E807E80", shift=6, mask="0x01C001C0", dtype="bf16x2"))
 _FLOAT4_HALF = gl.constexpr(_FLOAT4.format(one="0x74007400", shift=3, mask="0x0E000E00", dtype="f16x2"))
-_INT8_WIDE = gl.constexpr(_INT8_BF16)
-_INT8_HALF = gl.constexpr(_INT8_F16)
 
 UNIT_SCALE = 512.0
 """What sums of :func:`unpack_units` are to be multiplied by: it is the inverse of the step of its values."""
@@ -195,16 +167,46 @@ def unpack_halves(codes, zeros, dtype: gl.constexpr):
     return halves
 
 
+_MOVED_INTEGERS = "prmt.b32 $0, $2, 0, 0x4140; prmt.b32 $1, $2, 0, 0x4342;" + "".join(
+    f"fma.rn.{{dtype}} ${i}, ${i}, step, middle;" for i in (0, 1)
+)
+"""Four bytes less 128, over :data:`UNIT_SCALE`: as bits of 16, they are subnormal floats, or the first normal ones."""
+
+_MOVED_FLOATS = "prmt.b32 $0, $2, 0, 0x9180; prmt.b32 $1, $2, 0, 0xB3A2;" + "".join(
+    f"shl.b32 ${i}, ${i}, {{shift}}; and.b32 ${i}, ${i}, {{mask}};" for i in (0, 1)
+)
+"""Four values, too small by a power of two: a byte below eight copies of its sign, of which one comes first."""
+
+
+def _moved_integers(dtype: str, step: str, middle: str) -> gl.constexpr:
+    start = f"{{.reg .b32 step, middle; mov.b32 step, {step}; mov.b32 middle, {middle};"
+    return gl.constexpr(start + _MOVED_INTEGERS.format(dtype=dtype) + "}")
+
+
+_MOVED_INTEGERS_WIDE = _moved_integers("bf16x2", "0x7D807D80", "0xBE80BE80")
+_MOVED_INTEGERS_HALF = _moved_integers("f16x2", "0x78007800", "0xB400B400")
+_MOVED_FLOATS_WIDE = gl.constexpr("{" + _MOVED_FLOATS.format(shift=4, mask="0x87F087F0") + "}")
+_MOVED_FLOATS_HALF = gl.constexpr("{" + _MOVED_FLOATS.format(shift=7, mask="0xBF80BF80") + "}")
+
+
+@triton.constexpr_function
+def moved_factors(stored, wide):
+    """What to multiply inputs by, and sums, for values of :func:`move_bytes`."""
+    if stored == gl.uint8:
+        return 1.0, UNIT_SCALE
+    # Sums of products with values of 2⁻¹²⁰ would be subnormal.
+    return (2.0**60, 2.0**60) if wide == gl.bfloat16 else (1.0, 2.0**8)
+
+
 @gluon.jit
-def unpack_bytes(codes, dtype: gl.constexpr):
-    """Integers of 8 bits less 128, or e4m3 values."""
-    if codes.dtype == gl.uint8:
-        integers: gl.constexpr = _INT8_WIDE if dtype == gl.bfloat16 else _INT8_HALF
-        one: gl.constexpr = gl.bfloat16 if dtype == gl.bfloat16 else gl.float16
-        wide = gl.inline_asm_elementwise(integers, "=r,=r,r", [codes], dtype=one.value, is_pure=True, pack=4)
-    else:
-        wide = widen_values(codes, dtype)
-    return wide
+def move_bytes(codes, dtype: gl.constexpr):
+    """Integers of 8 bits less 128, or e4m3 values, too small by the product of :func:`moved_factors`."""
+    is_wide: gl.constexpr = dtype == gl.bfloat16
+    integers: gl.constexpr = _MOVED_INTEGERS_WIDE if is_wide else _MOVED_INTEGERS_HALF
+    floats: gl.constexpr = _MOVED_FLOATS_WIDE if is_wide else _MOVED_FLOATS_HALF
+    assembly: gl.constexpr = integers if codes.dtype == gl.uint8 else floats
+    one: gl.constexpr = gl.bfloat16 if is_wide else gl.float16
+    return gl.inline_asm_elementwise(assembly, "=&r,=&r,r", [codes], dtype=one.value, is_pure=True, pack=4)
 
 
 @gluon.jit

@@ -175,7 +175,7 @@ def normed_rows_kernel(
     row_squares = gl.allocate_shared_memory(gl.float32, [WARPS, BLOCK_M], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
     row_squares.store(gl.sum(squares, 1))
     result = add_slices(sums, PARTS, CHANNELS, BLOCK_M)
-    slices_of_rows: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, slices_layout(WARPS, PARTS, CHANNELS)))
+    slices_of_rows: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, slices_layout(WARPS, WARPS, PARTS, CHANNELS)))
     mean = gl.sum(row_squares.load(slices_of_rows), 0) / K
     rate = gl.convert_layout(gl.rsqrt(mean + eps), gl.SliceLayout(1, gl.SliceLayout(2, result.type.layout)))
     store_outputs(result * rate[:, None, None], None, bias, out, first_channel, num_rows, num_channels, ACTIVATION)

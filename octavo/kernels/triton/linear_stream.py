@@ -235,25 +235,25 @@ def apply_gate(gate, factor, ACTIVATION: gl.constexpr):
 
 
 @triton.constexpr_function
-def slices_layout(num_warps, num_parts, num_channels):
-    """How threads hold ``[warps, parts, channels, rows]``: all warps' sums of an output and of its gate in one."""
+def slices_layout(num_slices, num_warps, num_parts, num_channels):
+    """How threads hold ``[slices, parts, channels, rows]``: all slices of an output and of its gate in one."""
     channels = min(num_channels, 32)
     return gl.BlockedLayout(
-        [num_warps, num_parts, 1, 1], [1, 1, channels, 32 // channels], [1, 1, 1, num_warps], [2, 3, 1, 0]
+        [num_slices, num_parts, 1, 1], [1, 1, channels, 32 // channels], [1, 1, 1, num_warps], [2, 3, 1, 0]
     )
 
 
 @gluon.jit
 def add_slices(sums, PARTS: gl.constexpr, CHANNELS: gl.constexpr, BLOCK_M: gl.constexpr):
-    """Add up the sums of all warps, ``[WARPS, PARTS * CHANNELS, BLOCK_M]``, to ``[BLOCK_M, CHANNELS, PARTS]``.
+    """Add up slices of sums, ``[SLICES, PARTS * CHANNELS, BLOCK_M]``, to ``[BLOCK_M, CHANNELS, PARTS]``.
 
     By way of shared memory: a reduction over warps would shuffle each value through their threads.
     """
-    WARPS: gl.constexpr = gl.num_warps()
-    shape: gl.constexpr = [WARPS, PARTS, CHANNELS, BLOCK_M]
+    SLICES: gl.constexpr = sums.shape[0]
+    shape: gl.constexpr = [SLICES, PARTS, CHANNELS, BLOCK_M]
     slices = gl.allocate_shared_memory(gl.float32, shape, gl.SwizzledSharedLayout(1, 1, 1, [2, 3, 1, 0]))
     slices.store(sums.reshape(shape))
-    return gl.sum(slices.load(slices_layout(WARPS, PARTS, CHANNELS)), 0).permute((2, 1, 0))
+    return gl.sum(slices.load(slices_layout(SLICES, gl.num_warps(), PARTS, CHANNELS)), 0).permute((2, 1, 0))
 
 
 @gluon.jit

@@ -42,10 +42,10 @@ from octavo.layers.moe import Router
 from octavo.layers.weights import finish
 from octavo.models.registry import build_model
 from octavo.quantization import scheme
-from octavo.quantization.block_config import round_to_mxfp4
+from octavo.quantization.block_config import round_to_int8, round_to_mxfp4
 from octavo.quantization.cache_format import CacheFormat
 from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
-from octavo.quantization.float8_config import round_to_float8
+from octavo.quantization.float8_config import parse_float8, round_to_float8
 from octavo.quantization.gptq import parse_gptq
 from octavo.quantization.quark import parse_quark
 from octavo.records import NgramDrafts
@@ -64,6 +64,8 @@ CASES: dict[str, tuple[str, torch.dtype, int, bool]] = {
     "llama-bfloat16-float8": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-int4": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-int4-wide-groups": ("LlamaForCausalLM", torch.bfloat16, 64, False),
+    "llama-bfloat16-bytes": ("LlamaForCausalLM", torch.bfloat16, 64, False),
+    "llama-bfloat16-blocks": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-int8": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-mxfp4": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "qwen3-moe-bfloat16": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
@@ -130,7 +132,7 @@ def main(case: str) -> None:
         ("full_attention", "sliding_attention") if architecture.startswith(("Gemma", "GptOss")) else ("full_attention",)
     )
     # A group of 128 inputs takes other kernels than one of 32.
-    hidden, between = (256, 384) if case.endswith("wide-groups") else (64, 96)
+    hidden, between = (256, 384) if case.endswith(("wide-groups", "bytes", "blocks")) else (64, 96)
     if case == "llama-bfloat16":
         hidden = 2560  # a norm's row is ten rounds of its GEMM: no power of two
     elif case == "qwen3-bfloat16":
@@ -158,6 +160,10 @@ def main(case: str) -> None:
         quantization = parse_gptq({"bits": 4, "group_size": group, "sym": False}, options)
     elif case.endswith("mxfp4"):
         quantization = round_to_mxfp4(replace(options, has_groups=True))
+    elif case.endswith("bytes"):
+        quantization = round_to_int8(replace(options, has_groups=True))
+    elif case.endswith("blocks"):
+        quantization = parse_float8({"weight_block_size": [128, 128]}, replace(options, has_float8=True))
     elif case.endswith("int8"):
         int8 = {"dtype": "int8", "qscheme": "per_channel"}
         quantization = parse_quark({"global_quant_config": {"weight": int8, "input_tensors": int8}}, options)

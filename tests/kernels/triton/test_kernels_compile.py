@@ -20,6 +20,8 @@ CASES = {
     "llama-bfloat16-float8": True,
     "llama-bfloat16-int4": True,
     "llama-bfloat16-int4-wide-groups": True,
+    "llama-bfloat16-bytes": True,
+    "llama-bfloat16-blocks": True,
     "llama-bfloat16-int8": True,
     "llama-bfloat16-mxfp4": True,
     "llama-bfloat16": True,
@@ -62,7 +64,7 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
     indexer = {"_score_kernel", "_choose_kernel", "_store_kernel"}
     assert names & indexer == (indexer if case.endswith("indexer") else set())
     has_experts = "-moe-" in case or case.startswith("gpt-oss")
-    stored = case.endswith(("float8", "int4", "int8", "mxfp4"))
+    stored = case.endswith(("float8", "int4", "int8", "mxfp4", "bytes", "blocks"))
     experts = {"order_kernel", "sum_kernel", "logits_kernel", "choose_kernel"}
     # An indexer's heads are weighed as experts are.
     others = {"logits_kernel"} if case.endswith("indexer") else set()
@@ -82,7 +84,7 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
     assert ("float8_linear_kernel" in names) == case.endswith("float8")
     assert ("int8_kernel" in names) == case.endswith("int8")
     kernels = {"grouped_kernel", "stream_grouped_kernel", "direct_kernel", "hopper_grouped_kernel", "dequantize_kernel"}
-    kernels.add("unit_kernel")
+    kernels |= {"unit_kernel", "bytes_kernel"}
     # GEMMs of bfloat16 norm a few rows, if those are short; one case has longer ones.
     norms_rows = "bfloat16" in case and not stored and "int4" not in case and case != "llama-bfloat16"
     assert ("normed_rows_kernel" in names) == norms_rows
@@ -91,6 +93,8 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
         packed = {"direct_kernel", "hopper_grouped_kernel", "dequantize_kernel"}
     elif case.endswith("mxfp4"):
         packed = {"unit_kernel", "dequantize_kernel"}
+    elif case.endswith(("bytes", "blocks")):
+        packed = {"bytes_kernel", "grouped_kernel", "dequantize_kernel"}
     elif case.endswith("int4"):
         packed = {"grouped_kernel", "stream_grouped_kernel", "dequantize_kernel"}
     assert names & kernels == packed

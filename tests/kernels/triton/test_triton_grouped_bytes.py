@@ -1,0 +1,192 @@
+"""Small-M GEMMs with INT8 codes and float8 values in groups, held against the plain product in float64.
+
+The kernel is written for tensor cores thread by thread, which Triton's interpreter does not know: a GPU runs it.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from product_case import random
+
+from octavo.errors import UnsupportedModelError
+from octavo.kernels import basic, grouped
+from octavo.kernels.deferred_norm import DeferredNorm
+from octavo.kernels.grouped import GroupedTensors
+from octavo.kernels.linear import GATES
+from octavo.kernels.scaled import FLOAT8
+from octavo.kernels.triton import grouped as triton_grouped
+from octavo.kernels.triton import grouped_bytes, linear
+from octavo.kernels.triton.grouped import GroupedLinear
+from octavo.kernels.triton.grouped_bytes import BytesTile, bytes_grouped, count_sharing
+
+needs_kernel = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="run on an NVIDIA H100 or H200"
+)
+MANY = 1 << 20
+FEW = BytesTile(16, 4, 4, MANY)
+WIDE = BytesTile(32, 8, 4, MANY)
+
+
+def make(device: torch.device, num_outputs: int, num_inputs: int, form: str, *, group: int = 128) -> GroupedTensors:
+    """A random weight of "int8" codes, "float8" values, or float8 values in "blocks" that share a scale."""
+    generator = torch.Generator().manual_seed(0)
+    if form == "int8":
+        codes = torch.randint(256, (num_outputs, num_inputs), generator=generator, dtype=torch.uint8)
+        size = 74.0
+    else:
+        # All values but NaNs, subnormal ones included.
+        codes = torch.randint(127, (num_outputs, num_inputs), generator=generator, dtype=torch.uint8)
+        signs = torch.randint(2, codes.shape, generator=generator, dtype=torch.uint8) << 7
+        codes = (codes | signs).view(FLOAT8)
+        size = 130.0
+    scales = (0.5 + torch.rand(num_outputs, num_inputs // group, generator=generator)) / size / num_inputs**0.5
+    if form == "blocks":
+        scales = scales[::128].repeat_interleave(128, 0)[:num_outputs]
+    return GroupedTensors(codes.to(device), scales.to(device), None, 8)
+
+
+def multiply(x: torch.Tensor, weight: GroupedTensors, activation: str, tile: BytesTile) -> torch.Tensor:
+    num_channels = len(weight.codes) // (1 if activation == "none" else 2)
+    y = x.new_full((len(x), num_channels), float("nan"))
+    bytes_grouped(x, weight, count_sharing(weight), None, y, activation, tile)
+    return y
+
+
+def use_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_grouped, "IS_INTERPRETED", False)
+    monkeypatch.setattr(linear, "is_supported", lambda device: True)
+    monkeypatch.setattr(triton_grouped, "num_multiprocessors", lambda device: 132)
+
+
+def test_few_rows_of_bytes_go_to_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_hopper(monkeypatch)
+    cpu = torch.device("cpu")
+    for form in ("int8", "float8", "blocks"):
+        weight = make(cpu, 64, 256, form)
+        op = GroupedLinear(weight, None, deterministic=False)
+        assert all(isinstance(op.choose(rows), BytesTile) for rows in range(1, grouped_bytes.MAX_ROWS + 1))
+        assert not isinstance(op.choose(grouped_bytes.MAX_ROWS + 1), BytesTile)
+        assert GroupedLinear(weight, None, deterministic=True).choose(1) is None
+    zeros = torch.zeros_like(weight.scales, dtype=torch.uint8)
+    op = GroupedLinear(make(cpu, 64, 256, "int8")._replace(zeros=zeros), None, deterministic=False)
+    assert op.choose(1) is None, "codes with zeros of their own are not read"
+
+
+def test_blocks_share_scales() -> None:
+    cpu = torch.device("cpu")
+    assert count_sharing(make(cpu, 300, 256, "blocks")) == 128
+    assert count_sharing(make(cpu, 300, 256, "float8")) == 1
+    assert count_sharing(make(cpu, 300, 256, "int8")) == 1
+
+
+def test_new_weights_in_blocks_stay_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captured graphs have a kernel that reads one scale of each block."""
+    use_hopper(monkeypatch)
+    weight = make(torch.device("cpu"), 300, 256, "blocks")
+    op = GroupedLinear(weight, None, deterministic=False)
+    weight.scales.mul_(2)
+    op.refresh()
+    weight.scales[3] *= 2
+    with pytest.raises(UnsupportedModelError, match="within a block"):
+        op.refresh()
+
+
+# Weight rows and inputs of Qwen3 0.6B, 8B, 14B and 32B and heads, and sizes that are no multiple of a tile.
+SHAPES = [
+    (6144, 4096),
+    (4096, 4096),
+    (24576, 4096),
+    (4096, 12288),
+    (4096, 1024),
+    (1024, 2048),
+    (7168, 5120),
+    (5120, 17408),
+    (5120, 25600),
+    (151936, 4096),
+    (1000, 1408),
+    (8, 128),
+]
+
+
+@pytest.mark.parametrize(("num_channels", "num_inputs"), SHAPES)
+def test_chosen_tiles_fit(num_channels: int, num_inputs: int) -> None:
+    empty = torch.empty(num_channels, num_inputs, dtype=torch.uint8, device="meta")
+    weight = GroupedTensors(empty, empty[:, ::128].float(), None, 8)
+    for num_rows in range(1, grouped_bytes.MAX_ROWS + 1):
+        tile = grouped_bytes.choose_tile(weight, num_rows, 132)
+        assert tile is not None and tile.num_programs > 0 and tile.num_stages > 1
+        assert tile.num_weights % (tile.num_warps * 4) == 0
+        assert grouped_bytes.shared_bytes(num_rows, num_inputs, tile) <= 227 << 10
+        assert num_rows > 1 or grouped_bytes.norms(weight, tile)
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    ("tile", "shape", "group", "activation", "dtype"),
+    [
+        (FEW, (5, 104, 384), 128, "silu", torch.bfloat16),  # fewer units than a round
+        (FEW, (1, 40, 4096), 128, "none", torch.float16),
+        (replace(FEW, num_programs=2), (8, 200, 4096), 128, "none", torch.bfloat16),  # one tile after another
+        (replace(FEW, num_stages=3, num_programs=3), (2, 200, 9600), 384, "silu", torch.bfloat16),
+        (replace(FEW, num_stages=8, num_programs=3), (7, 72, 9600), 384, "none", torch.float16),  # not all of x stays
+        (replace(WIDE, num_programs=1), (16, 104, 2048), 128, "silu", torch.bfloat16),
+        (WIDE, (1, 72, 384), 384, "none", torch.float16),
+        (replace(WIDE, num_stages=2), (12, 104, 1408), 128, "none", torch.bfloat16),
+        (BytesTile(64, 8, 3, 1), (16, 200, 1408), 128, "silu", torch.bfloat16),
+        (replace(FEW, num_weights=32, num_programs=1), (6, 104, 1408), 64, "silu", torch.bfloat16),
+        (FEW, (3, 40, 736), 32, "gelu_tanh", torch.bfloat16),
+        (replace(FEW, num_programs=2), (1, 88, 1408), 32, "silu", torch.float16),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("form", ["int8", "float8", "blocks"])
+def test_gemms(
+    device: torch.device,
+    form: str,
+    tile: BytesTile,
+    shape: tuple[int, int, int],
+    group: int,
+    activation: str,
+    dtype: torch.dtype,
+) -> None:
+    num_rows, num_outputs, num_inputs = shape
+    weight = make(device, num_outputs, num_inputs, form, group=group)
+    x, bias = random(device, 1, num_rows, num_inputs, dtype=dtype), random(device, 2, num_outputs, dtype=dtype)
+    exact = x.double() @ grouped.dequantize(weight, torch.float64).T + bias.double()
+    exact = exact if activation == "none" else GATES[activation](exact)
+    y = x.new_full(exact.shape, float("nan"))
+    bytes_grouped(x, weight, count_sharing(weight), bias, y, activation, tile)
+    torch.testing.assert_close(y.double(), exact, rtol=1e-2, atol=3e-2)
+
+
+@needs_kernel
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize("form", ["int8", "blocks"])
+@pytest.mark.parametrize(
+    ("shape", "group", "activation"),
+    [((56, 4096), 128, "none"), ((104, 1408), 128, "silu"), ((6400, 384), 384, "none"), ((48, 9600), 64, "silu")],
+)
+def test_gemms_of_a_normed_row(
+    device: torch.device, shape: tuple[int, int], group: int, activation: str, form: str, has_residual: bool
+) -> None:
+    op = GroupedLinear(make(device, *shape, form, group=group), None, deterministic=False)
+    x, residual = random(device, 2, 2, 1, shape[1], dtype=torch.bfloat16)
+    scale = 1 + random(device, 3, shape[1], dtype=torch.bfloat16) / 4
+    norm = DeferredNorm(x, residual if has_residual else None, scale, 1e-6)
+    y = op.normed(norm, activation)
+    assert y is not None
+    assert torch.equal(norm.total, x + residual if has_residual else x)
+    normed = basic.rms_norm.reference(norm.total, scale, 1e-6)
+    expected = op(normed) if activation == "none" else op.gated(normed, activation)
+    torch.testing.assert_close(y, expected, rtol=2e-2, atol=2e-2)
+
+
+@needs_kernel
+def test_bits_of_a_row_do_not_depend_on_its_neighbours(device: torch.device) -> None:
+    weight, x = make(device, 256, 4096, "blocks"), random(device, 2, 8, 4096, dtype=torch.bfloat16)
+    together = multiply(x, weight, "none", FEW)
+    for tile in (FEW, replace(FEW, num_stages=8), replace(WIDE, num_programs=3)):
+        for first, num_rows in ((0, 1), (5, 1), (2, 2), (3, 3), (0, 4), (1, 6)):
+            rows = slice(first, first + num_rows)
+            assert torch.equal(multiply(x[rows], weight, "none", tile), together[rows])
