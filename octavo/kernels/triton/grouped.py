@@ -1,8 +1,8 @@
 """GEMMs with weights of packed integers on GPUs: few rows unpack them in the GEMM, many rows by way of their values.
 
-On Hopper, integers of 4 bits in groups of a multiple of 128 inputs are multiplied by :mod:`grouped_direct` up to 16
-rows and by :mod:`grouped_hopper` up to 256; floats of 4 bits by :mod:`unit_gemm` up to 64 rows; codes of 8 bits by
-:mod:`grouped_bytes` up to 16 rows, other codes of 4 by :mod:`grouped_stream` up to 8. For what they do not take,
+On Hopper, integers in groups of a multiple of 128 inputs are multiplied by :mod:`grouped_hopper` from 17 to 1,024 rows,
+those of 4 bits by :mod:`grouped_direct` before; codes of 8 bits by :mod:`grouped_bytes` up to 16 rows; floats of 4 bits
+by :mod:`unit_gemm` up to 64 rows; other codes of 4 by :mod:`grouped_stream` up to 8. For what they do not take,
 :mod:`grouped_kernel` multiplies few rows, and the vendor's library many; on Hopper it multiplies float8 values in
 blocks as they are (:mod:`block_float8`). Each of them adds in an order of its own. Where a row's bits must not depend
 on the others, :mod:`grouped_kernel` multiplies all.
@@ -19,7 +19,7 @@ from octavo.kernels.linear import GATES, LinearOp
 from octavo.kernels.triton import grouped_bytes, grouped_direct, grouped_hopper, grouped_stream, linear, unit_gemm
 from octavo.kernels.triton.block_float8 import BLOCK, block_linear, block_scales, multiplies_blocks
 from octavo.kernels.triton.grouped_bytes import BytesTile, bytes_grouped, count_sharing
-from octavo.kernels.triton.grouped_direct import DirectTile, direct_grouped, make_terms, place_inputs
+from octavo.kernels.triton.grouped_direct import DirectTile, direct_grouped, has_terms, make_terms, place_inputs
 from octavo.kernels.triton.grouped_hopper import HopperTile, hopper_grouped
 from octavo.kernels.triton.grouped_kernel import BLOCK_N, dequantize_kernel, grouped_kernel
 from octavo.kernels.triton.grouped_stream import StreamTile, stream_grouped
@@ -60,7 +60,7 @@ class GroupedLinear(LinearOp):
         num_units = weight.num_inputs // pack_unit(weight.group)
         self._num_parts = choose_parts(len(weight.codes), num_units, self._num_sms)
         self._choices: dict[int, Tile | None] = {}
-        self._terms = make_terms(weight) if self._is_hopper and grouped_direct.reads(weight) else None
+        self._terms = make_terms(weight) if self._is_hopper and has_terms(weight) else None
         self._has_units = self._is_hopper and unit_gemm.reads(weight)
         has_blocks = rounds_inputs and not deterministic and multiplies_blocks(device)
         self._block_scales = block_scales(weight) if has_blocks else None
@@ -118,13 +118,16 @@ class GroupedLinear(LinearOp):
             return unit_gemm.choose_tile(num_rows, len(self._weight.codes), self._num_sms)
         if num_rows not in self._choices:
             arguments = self._weight, num_rows, self._num_sms
+            tile: Tile | None
             if self._num_sharing:
-                self._choices[num_rows] = grouped_bytes.choose_tile(*arguments)
-            elif self._terms is None:
-                self._choices[num_rows] = grouped_stream.choose_tile(*arguments)
-            else:
+                tile = grouped_bytes.choose_tile(*arguments)
+            elif self._terms is not None and self._weight.bits == 4:
                 tile = grouped_direct.choose_tile(*arguments)
-                self._choices[num_rows] = tile or grouped_hopper.choose_tile(*arguments)
+            else:
+                tile = grouped_stream.choose_tile(*arguments)
+            if tile is None and self._terms is not None:
+                tile = grouped_hopper.choose_tile(*arguments)
+            self._choices[num_rows] = tile
         return self._choices[num_rows]
 
     def _multiply(self, x: torch.Tensor) -> torch.Tensor:

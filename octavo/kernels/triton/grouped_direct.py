@@ -18,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.deferred_norm import DeferredNorm
-from octavo.kernels.grouped import GroupedTensors
+from octavo.kernels.grouped import ZERO_STEP, GroupedTensors
 from octavo.kernels.triton.gluon_names import copy_async
 from octavo.kernels.triton.grouped_unpack import UNIT_SCALE, unpack_terms, unpack_units
 from octavo.kernels.triton.launch import dependent_launch
@@ -52,14 +52,8 @@ class DirectTile:
     num_programs: int
 
 
-def reads(weight: GroupedTensors) -> bool:
-    """Whether the kernel takes a weight: integers of 4 bits in groups of a multiple of 128 inputs."""
-    is_int4 = weight.bits == 4 and not weight.is_float4 and weight.minimums is None
-    return is_int4 and weight.group % UNIT == 0 and weight.codes.data_ptr() % 16 == 0
-
-
 def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> DirectTile | None:
-    """The tile for a GEMM with a weight that :func:`reads` takes, or None if another kernel is faster.
+    """The tile for a GEMM with a weight of 4 bits that :func:`has_terms` takes, or None if another kernel is faster.
 
     Tuned on an H100, all linear layers of a layer one after another.
     """
@@ -78,13 +72,21 @@ def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> DirectTi
     return DirectTile(16, 4, 4, 4 * num_sms)
 
 
+def has_terms(weight: GroupedTensors) -> bool:
+    """Whether a weight consists of integers in groups of a multiple of 128 inputs, which :func:`make_terms` takes."""
+    is_integer = weight.codes.dtype is torch.uint8 and not weight.is_float4 and weight.minimums is None
+    return is_integer and weight.group % UNIT == 0 and weight.codes.data_ptr() % 16 == 0
+
+
 def make_terms(weight: GroupedTensors) -> torch.Tensor:
     """Scales and zeros of groups as the kernel reads them: ``[out / 8, groups, 8]`` int32.
 
-    The lowest byte is the zero in eighths, the rest the upper 24 bits of a float32, which have every scale of 16 bits.
+    The lowest byte is the zero as :class:`GroupedTensors` has it, the rest the upper 24 bits of a float32, which have
+    every scale of 16 bits.
     """
     scales = ((weight.scales * UNIT_SCALE).view(torch.int32) + 0x80) & -0x100
-    terms = scales | (64 if weight.zeros is None else weight.zeros.int())
+    middle = weight.middle if weight.bits == 8 else round(weight.middle / ZERO_STEP)
+    terms = scales | (middle if weight.zeros is None else weight.zeros.int())
     terms = F.pad(terms, (0, 0, 0, -len(terms) % 8))
     return terms.unflatten(0, (-1, 8)).transpose(1, 2).contiguous()
 
@@ -103,7 +105,7 @@ def direct_grouped(
 
     Args:
         x: ``[M, K]``, bfloat16 or float16; rows contiguous, row stride a multiple of 8, aligned to 16 bytes.
-        weight: ``[N, K]``, as :func:`reads` takes it; a kernel is compiled for each K.
+        weight: ``[N, K]`` of 4 bits, as :func:`has_terms` takes it; a kernel is compiled for each K.
         terms: of :func:`make_terms`.
         out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous.
         activation: "none", "silu" or "gelu_tanh".

@@ -1,11 +1,11 @@
-"""Warp-specialised GEMMs with packed 4-bit weights for Hopper: one producer warp loads, warpgroups unpack and multiply.
+"""Warp-specialised GEMMs with INT4 or INT8 weights for Hopper: a producer warp loads, warpgroups unpack and multiply.
 
 The steps of all tiles, one after another, are divided evenly among programs (stream-K), and the ring runs on from one
 tile to the next. A tile that several programs share is added up in the order of its parts by the program that arrives
 last. The producer fills its ring with codes before it waits for the kernel that computes ``x``. Each warpgroup has 64
 of a tile's weight rows: it unpacks half of the 128 inputs of a step in registers while the tensor cores multiply the
 half before. With few rows it multiplies the sums of a group by its scale, with many the weights themselves, so that
-sums stay in the tensor cores.
+sums stay in the tensor cores. Codes of 8 bits are loaded in pairs, of which a thread's MMA wants every fourth.
 """
 
 import functools
@@ -27,7 +27,14 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.grouped import GroupedTensors
 from octavo.kernels.triton.gluon_names import barrier, load_async
-from octavo.kernels.triton.grouped_unpack import factor_pair, unpack_half, unpack_terms
+from octavo.kernels.triton.grouped_unpack import (
+    FOLDED_SCALE,
+    factor_pair,
+    fold_terms,
+    unpack_half,
+    unpack_pairs,
+    unpack_terms,
+)
 from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.linear_hopper import partial_places, tile_descriptor
 from octavo.kernels.triton.linear_stream import apply_gate
@@ -37,9 +44,14 @@ STEP = 128
 """Input features per stage of the ring: a unit of packed codes."""
 BLOCK = 64
 """Weight rows of a warpgroup; with a gate, half of them are the gate's."""
-MAX_ROWS = 256
+MAX_ROWS = 1024
 """Beyond this M, dequantising the weight for the vendor's library takes less time than unpacking it for each tile."""
+_CODE_WORDS = {4: torch.int32, 8: torch.int16}
+"""Codes that are unpacked together: eight of 4 bits, or two of 8."""
 
+_RING_BYTES = 226 << 10
+"""Shared memory of a multiprocessor for the rings of its programs."""
+_MOST_STAGES = 6
 _BUSY = 0.88
 """The part of the device that is busy from which whole tiles, or equal parts, take less time than uneven parts."""
 
@@ -72,7 +84,7 @@ def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> HopperTi
     """The tile for a GEMM, or None if another way is faster; tuned on an H200.
 
     Args:
-        weight: as :func:`octavo.kernels.triton.grouped_direct.reads` takes it.
+        weight: as :func:`octavo.kernels.triton.grouped_direct.has_terms` takes it.
     """
     if not 0 < num_rows <= MAX_ROWS:
         return None
@@ -82,11 +94,13 @@ def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> HopperTi
     num_slots = num_sms
     # Three warpgroups read ``x`` least often, but need whole tiles: to add up parts of such tiles takes long.
     if _fills(_whole_waves(-(-num_channels // (3 * BLOCK)) * row_tiles, num_sms), num_sms):
-        num_groups, num_stages = 3, 5 if rows == 32 else 4
+        num_groups = 3
     elif rows == 32:
-        num_groups, num_stages, num_slots = 1, 6, 2 * num_sms
+        num_groups, num_slots = 1, 2 * num_sms
     else:
-        num_groups, num_stages = 2, 6 if rows == 64 else 4
+        num_groups = 2
+    stage_bytes = num_groups * BLOCK * (STEP * weight.bits // 8 + 4) + rows * STEP * 2
+    num_stages = min(_RING_BYTES * num_sms // num_slots // stage_bytes, _MOST_STAGES)
     num_tiles = -(-num_channels // (num_groups * BLOCK)) * row_tiles
     num_programs = _choose_programs(num_tiles, num_steps, num_slots)
     return HopperTile(num_groups, rows, num_stages, num_programs, is_scaled=rows > 64)
@@ -141,8 +155,8 @@ def hopper_grouped(
 
     Args:
         x: ``[M, K]``, bfloat16 or float16; rows contiguous, row stride a multiple of 8, aligned to 16 bytes.
-        weight: ``[N, K]``, as :func:`octavo.kernels.triton.grouped_direct.reads` takes it; with an activation, one
-            that :func:`gates` takes.
+        weight: ``[N, K]``, as :func:`octavo.kernels.triton.grouped_direct.has_terms` takes it; with an activation,
+            one that :func:`gates` takes.
         terms: of :func:`octavo.kernels.triton.grouped_direct.make_terms`.
         out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous.
         activation: "none", "silu" or "gelu_tanh".
@@ -150,12 +164,13 @@ def hopper_grouped(
     """
     num_rows, num_features = x.shape
     factors = 1 if activation == "none" else 2
-    row_tiles = -(-num_rows // tile.num_rows)
+    weight_tiles = -(-len(weight.codes) // tile.num_weights)
+    num_tiles = weight_tiles * -(-num_rows // tile.num_rows)
     options: dict[str, Any] = {"maxnreg": 128} if tile.num_groups == 1 else {}
     hopper_grouped_kernel[(tile.num_programs,)](
         tile_descriptor(x, (tile.num_rows, STEP // 2)),
-        _part_descriptor(weight.codes.view(torch.int32), factors, BLOCK, STEP // 8),
-        _part_descriptor(terms.flatten(1), factors, BLOCK // 8, 8),
+        _part_descriptor(weight.codes.view(_CODE_WORDS[weight.bits]), factors, BLOCK, STEP * weight.bits // 8),
+        _part_descriptor(terms.flatten(1), factors, BLOCK // 8, 32),
         bias,
         out,
         space.partials,
@@ -163,12 +178,13 @@ def hopper_grouped(
         num_rows,
         out.shape[1],
         num_features // STEP,
-        row_tiles,
-        -(-len(weight.codes) // tile.num_weights) * row_tiles,
+        num_tiles,
+        weight_tiles,
+        BITS=weight.bits,
         GROUP_STEPS=weight.group // STEP,
         GROUPS=tile.num_groups,
         STAGES=tile.num_stages,
-        SCALED=tile.is_scaled,
+        SCALING=_scaling(weight, x.dtype) if tile.is_scaled else "sums",
         ACTIVATION=activation,
         num_warps=4,
         **options,
@@ -176,35 +192,52 @@ def hopper_grouped(
     )
 
 
-def _part_descriptor(values: torch.Tensor, factors: int, rows: int, columns: int) -> TensorDescriptor:
-    """How TMA loads as many rows of each factor's part of an int32 matrix, ``rows`` in all, and some columns."""
+def _scaling(weight: GroupedTensors, dtype: torch.dtype) -> str:
+    """Whether scales multiply values, or codes in the same instruction as takes off their zero, which rounds once."""
+    return "codes" if weight.zeros is None and dtype is torch.bfloat16 else "values"
+
+
+def _part_descriptor(values: torch.Tensor, factors: int, rows: int, row_bytes: int) -> TensorDescriptor:
+    """How TMA loads as many rows of each factor's part of a matrix, ``rows`` in all, and some bytes of them."""
     parts = values.unflatten(0, (factors, -1))
-    box = [factors, rows // factors, columns]
-    return TensorDescriptor(parts, list(parts.shape), list(parts.stride()), box, _part_layout(4 * columns))
+    box = [factors, rows // factors, row_bytes // values.itemsize]
+    return TensorDescriptor(
+        parts, list(parts.shape), list(parts.stride()), box, _part_layout(values.itemsize, row_bytes)
+    )
 
 
 @functools.cache
-def _part_layout(row_bytes: int) -> gl.NVMMASharedLayout:
-    return gl.NVMMASharedLayout(row_bytes, 32, rank=3)
+def _part_layout(itemsize: int, row_bytes: int) -> gl.NVMMASharedLayout:
+    return gl.NVMMASharedLayout(row_bytes, 8 * itemsize, rank=3)
 
 
 @triton.constexpr_function
-def _word_layout():
-    """How a warpgroup's threads hold a block's words ``[64, 16]``: those that their MMA wants together."""
-    registers = [[0, 1], [0, 2], [8, 0]]
-    lanes = [[0, 4], [0, 8], [1, 0], [2, 0], [4, 0]]
-    return gl.DistributedLinearLayout(registers, lanes, [[16, 0], [32, 0]], [], [BLOCK, 16])
+def _code_layout(bits):
+    """How a warpgroup's threads hold a block's codes: those that their MMA wants together.
+
+    Words of both halves ``[64, 16]``, or pairs of bytes of one half ``[64, 32]``.
+    """
+    if bits == 4:
+        registers, lanes, columns = [[0, 1], [0, 2], [8, 0]], [[0, 4], [0, 8]], 16
+    else:
+        registers, lanes, columns = [[0, 4], [0, 8], [0, 16], [8, 0]], [[0, 1], [0, 2]], 32
+    lanes = lanes + [[1, 0], [2, 0], [4, 0]]
+    return gl.DistributedLinearLayout(registers, lanes, [[16, 0], [32, 0]], [], [BLOCK, columns])
 
 
 @triton.constexpr_function
-def _slot_layout(factors):
-    """The same of words as they lie in the ring, ``[factors, 64 / factors, 16]``: a thread has rows of both factors."""
+def _slot_layout(bits, factors):
+    """The same of codes as they lie in the ring, ``[factors, 64 / factors, n]``: a thread has rows of both factors."""
     if factors == 1:
         second, warps = [0, 8, 0], [[0, 16, 0], [0, 32, 0]]
     else:
         second, warps = [1, 0, 0], [[0, 8, 0], [0, 16, 0]]
-    lanes = [[0, 0, 4], [0, 0, 8], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
-    return gl.DistributedLinearLayout([[0, 0, 1], [0, 0, 2], second], lanes, warps, [], [factors, BLOCK // factors, 16])
+    if bits == 4:
+        registers, lanes, columns = [[0, 0, 1], [0, 0, 2]], [[0, 0, 4], [0, 0, 8]], 16
+    else:
+        registers, lanes, columns = [[0, 0, 4], [0, 0, 8], [0, 0, 16], [0, 0, 32]], [[0, 0, 1], [0, 0, 2]], 64
+    lanes = lanes + [[0, 1, 0], [0, 2, 0], [0, 4, 0]]
+    return gl.DistributedLinearLayout(registers + [second], lanes, warps, [], [factors, BLOCK // factors, columns])
 
 
 @triton.constexpr_function
@@ -219,11 +252,28 @@ def _term_slot_layout(factors):
 
 
 @gluon.jit
-def _own_steps(num_tiles, num_steps):
+def _own_steps(sizes):
     """The range ``[first, last)`` of a program's steps, of those of all tiles one after another."""
+    _, num_steps, num_tiles, _ = sizes
     total = num_tiles * num_steps
     program = gl.program_id(0)
     return program * total // gl.num_programs(0), (program + 1) * total // gl.num_programs(0)
+
+
+@gluon.jit
+def _place(tile, sizes):
+    """A tile's number among those of the weights, and among those of the rows of ``x``.
+
+    Programs that run at the same time read the same weights: those of neighbouring tiles, or if a program has several
+    tiles, which then have the same rows, those of tiles far apart. A program's last tile is no longer in the L2 cache.
+    """
+    _, _, num_tiles, weight_tiles = sizes
+    row_tiles = num_tiles // weight_tiles
+    if num_tiles <= gl.num_programs(0):
+        weight_tile, row_tile = tile // row_tiles, tile % row_tiles
+    else:
+        weight_tile, row_tile = tile % weight_tiles, tile // weight_tiles
+    return weight_tile, row_tile
 
 
 @gluon.jit
@@ -231,18 +281,27 @@ def _load_weights(descs, rings, step, stage, sizes, GROUP_STEPS: gl.constexpr):
     """Producer: request a step's codes and terms."""
     _, code_desc, term_desc = descs
     _, code_ring, term_ring, full, _ = rings
-    num_steps, row_tiles, _ = sizes
+    num_steps = sizes[1]
     groups: gl.constexpr = code_ring.shape[0] // full.shape[0]
     code_rows: gl.constexpr = code_desc.block_shape[1]
     term_rows: gl.constexpr = term_desc.block_shape[1]
     own = step % num_steps
-    first = step // num_steps // row_tiles * groups
+    first = _place(step // num_steps, sizes)[0] * groups
     for group in gl.static_range(groups):
         slot = stage * groups + group
-        spot = [0, (first + group) * code_rows, own * 16]
+        spot = [0, (first + group) * code_rows, own * code_desc.block_shape[2]]
         load_async(code_desc, spot, full.index(stage), code_ring.index(slot))
         spot = [0, (first + group) * term_rows, own // GROUP_STEPS * 8]
         load_async(term_desc, spot, full.index(stage), term_ring.index(slot))
+
+
+@gluon.jit
+def _first_row(row, num_rows, ROWS: gl.constexpr):
+    """The first row of ``x`` that a tile whose own rows begin at ``row`` loads.
+
+    The last tile begins earlier, so that it has no missing rows: copies that fill these with zeros are slow.
+    """
+    return gl.minimum(row, gl.maximum(num_rows - ROWS, 0))
 
 
 @gluon.jit
@@ -250,8 +309,9 @@ def _load_x(descs, rings, step, stage, sizes):
     """Producer: request a step's rows of ``x``."""
     x_desc = descs[0]
     x_ring, _, _, full, _ = rings
-    num_steps, row_tiles, _ = sizes
-    row = step // num_steps % row_tiles * x_desc.block_shape[0]
+    num_rows, num_steps, _, _ = sizes
+    rows: gl.constexpr = x_desc.block_shape[0]
+    row = _first_row(_place(step // num_steps, sizes)[1] * rows, num_rows, rows)
     column = step % num_steps * 128
     load_async(x_desc, [row, column], full.index(stage), x_ring.index(2 * stage))
     load_async(x_desc, [row, column + 64], full.index(stage), x_ring.index(2 * stage + 1))
@@ -262,12 +322,11 @@ def _produce(descs, rings, sizes, GROUP_STEPS: gl.constexpr, PDL: gl.constexpr):
     """Producer warp: keep the rings full; the first codes are requested before the wait for earlier kernels."""
     x_desc, code_desc, term_desc = descs
     _, code_ring, _, full, empty = rings
-    num_steps, _, num_tiles = sizes
     STAGES: gl.constexpr = full.shape[0]
     groups: gl.constexpr = code_ring.shape[0] // STAGES
     weight_bytes: gl.constexpr = code_desc.block_type.nbytes + term_desc.block_type.nbytes
     num_bytes: gl.constexpr = groups * weight_bytes + 2 * x_desc.block_type.nbytes
-    first, last = _own_steps(num_tiles, num_steps)
+    first, last = _own_steps(sizes)
     num_early = gl.minimum(last - first, STAGES)
     for i in range(num_early):
         mbarrier.expect(full.index(i), num_bytes)
@@ -286,72 +345,96 @@ def _produce(descs, rings, sizes, GROUP_STEPS: gl.constexpr, PDL: gl.constexpr):
 
 
 @gluon.jit
-def _load_block(rings, slot, dtype: gl.constexpr):
-    """A block's words ``[64, 16]``, and the scales and zeros ``[64]`` of their rows."""
-    _, code_ring, term_ring, _, _ = rings
+def _load_terms(rings, slot, SCALING: gl.constexpr, BITS: gl.constexpr):
+    """The scales, or factors of codes, and the zeros ``[64]`` of a block's rows."""
+    x_ring, code_ring, term_ring, _, _ = rings
     factors: gl.constexpr = code_ring.shape[1]
-    words = code_ring.index(slot).load(_slot_layout(factors))
+    dtype: gl.constexpr = x_ring.dtype
     terms = term_ring.index(slot).load(_term_slot_layout(factors))
     if factors == 2:
-        words = words.reshape((2, 4, 8, 16)).permute((1, 0, 2, 3))
         terms = terms.permute((1, 0, 2))
-    words = gl.convert_layout(words.reshape((64, 16)), _word_layout(), assert_trivial=True)
-    terms = gl.convert_layout(terms.reshape((64,)), gl.SliceLayout(1, _word_layout()), assert_trivial=True)
-    scale, zero = unpack_terms(terms, dtype)
-    return words, scale, zero
+    terms = gl.convert_layout(terms.reshape((64,)), gl.SliceLayout(1, _code_layout(BITS)), assert_trivial=True)
+    scale, zero = unpack_terms(terms, dtype, BITS)
+    if SCALING == "values":
+        scale = factor_pair(scale, dtype)
+    elif SCALING == "codes":
+        scale, zero = fold_terms(scale, zero)
+    return scale, zero
 
 
 @gluon.jit
-def _unpacked(block, HALF: gl.constexpr, SCALED: gl.constexpr, first_layout: gl.constexpr, dtype: gl.constexpr):
-    """Half of a block's values, ``[64, 64]``, as an operand in registers."""
-    words, scale, zero = block
-    zeros, _ = gl.broadcast(zero[:, None], words)
-    if SCALED:
-        factors, _ = gl.broadcast(factor_pair(scale, dtype)[:, None], words)
-        values = unpack_half(words, zeros, factors, HALF, dtype)
+def _load_codes(rings, slot, HALF: gl.constexpr, BITS: gl.constexpr):
+    """A block's codes of one half of a step, or of 4 bits those of both, as :func:`_code_layout` places them."""
+    _, code_ring, _, _, _ = rings
+    factors: gl.constexpr = code_ring.shape[1]
+    columns: gl.constexpr = code_ring.shape[3]
+    codes = code_ring.index(slot).load(_slot_layout(BITS, factors))
+    if factors == 2:
+        codes = codes.reshape((2, 4, 8, columns)).permute((1, 0, 2, 3))
+    if BITS == 4:
+        codes = codes.reshape((64, columns))
     else:
-        values = unpack_half(words, zeros, None, HALF, dtype)
-    return gl.convert_layout(values, first_layout, assert_trivial=True)
+        halves = codes.reshape((64, 2, columns // 2)).permute((0, 2, 1)).split()
+        codes = halves[HALF]
+    return gl.convert_layout(codes, _code_layout(BITS), assert_trivial=True)
 
 
 @gluon.jit
-def _multiply(state, rings, bounds, GROUP: gl.constexpr, SCALED: gl.constexpr, layout: gl.constexpr):
+def _unpack(codes, terms, HALF: gl.constexpr, SCALING: gl.constexpr, layout: gl.constexpr, dtype: gl.constexpr):
+    """Half of a block's values, ``[64, 64]``, as an operand in registers."""
+    factors, _ = gl.broadcast(terms[0][:, None], codes)
+    zeros, _ = gl.broadcast(terms[1][:, None], codes)
+    if codes.dtype == gl.int32:
+        values = unpack_half(codes, zeros, factors, HALF, SCALING, dtype)
+    else:
+        values = unpack_pairs(codes, zeros, factors, SCALING, dtype)
+    return gl.convert_layout(values, gl.DotOperandLayout(0, layout, 2), assert_trivial=True)
+
+
+@gluon.jit
+def _multiply(
+    state, rings, bounds, GROUP: gl.constexpr, SCALING: gl.constexpr, BITS: gl.constexpr, layout: gl.constexpr
+):
     """A warpgroup's sums of a tile, ``[64, rows]``, over the program's steps in ``bounds``.
 
     Args:
-        state: of its next step: codes and terms, and the first half's values; those of the step after, on return.
+        state: of its next step: codes, terms and the first half's values; those of the step after, on return.
     """
-    block, low = state
+    codes, terms, low = state
     x_ring, code_ring, _, full, empty = rings
     start, end, num_own = bounds
     STAGES: gl.constexpr = full.shape[0]
     groups: gl.constexpr = code_ring.shape[0] // STAGES
     rows: gl.constexpr = x_ring.shape[1]
     dtype: gl.constexpr = x_ring.dtype
-    first_layout: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
     none = gl.zeros([64, rows], gl.float32, layout)
     total = none
     for i in range(start, end):
         stage = i % STAGES
         x_low = x_ring.index(2 * stage).permute((1, 0))
         x_high = x_ring.index(2 * stage + 1).permute((1, 0))
-        if SCALED:
+        if SCALING != "sums":
             sums = warpgroup_mma(low, x_low, total, is_async=True)
         else:
             sums = warpgroup_mma(low, x_low, none, use_acc=False, is_async=True)
         # Unpack while the tensor cores multiply: the other half, then the next step's first, of this tile or the next.
-        high = _unpacked(block, 1, SCALED, first_layout, dtype)
+        if BITS == 8:
+            codes = _load_codes(rings, stage * groups + GROUP, 1, BITS)
+        high = _unpack(codes, terms, 1, SCALING, layout, dtype)
         sums = warpgroup_mma(high, x_high, sums, is_async=True)
-        scale = gl.convert_layout(block[1], gl.SliceLayout(1, layout), assert_trivial=True)
+        scale = gl.convert_layout(terms[0], gl.SliceLayout(1, layout), assert_trivial=True)
         following = gl.minimum(i + 1, num_own - 1)
         mbarrier.wait(full.index(following % STAGES), following // STAGES & 1)
-        block = _load_block(rings, following % STAGES * groups + GROUP, dtype)
+        codes = _load_codes(rings, following % STAGES * groups + GROUP, 0, BITS)
+        terms = _load_terms(rings, following % STAGES * groups + GROUP, SCALING, BITS)
         sums, low = warpgroup_mma_wait(1, deps=[sums, low])
-        low = _unpacked(block, 0, SCALED, first_layout, dtype)
+        low = _unpack(codes, terms, 0, SCALING, layout, dtype)
         sums, high = warpgroup_mma_wait(0, deps=[sums, high])
         mbarrier.arrive(empty.index(stage), count=1)
-        total = sums if SCALED else total + scale[:, None] * sums
-    return (block, low), total
+        total = total + scale[:, None] * sums if SCALING == "sums" else sums
+    if SCALING == "codes":
+        total *= FOLDED_SCALE
+    return (codes, terms, low), total
 
 
 @gluon.jit
@@ -361,26 +444,26 @@ def _consume(
     outputs,
     sizes,
     GROUPS: gl.constexpr,
-    SCALED: gl.constexpr,
+    BITS: gl.constexpr,
+    SCALING: gl.constexpr,
     ACTIVATION: gl.constexpr,
     PDL: gl.constexpr,
 ):
     """A warpgroup: multiply step by step and write the tiles; channels are the MMA's M, rows of ``x`` its N."""
     x_ring, _, _, full, _ = rings
-    num_steps, _, num_tiles = sizes
+    num_steps = sizes[1]
     dtype: gl.constexpr = x_ring.dtype
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, x_ring.shape[1], 16])
-    first_layout: gl.constexpr = gl.DotOperandLayout(0, layout, 2)
-    first, last = _own_steps(num_tiles, num_steps)
+    first, last = _own_steps(sizes)
     if PDL:
         gdc_wait()
     mbarrier.wait(full.index(0), 0)
-    block = _load_block(rings, GROUP, dtype)
-    state = block, _unpacked(block, 0, SCALED, first_layout, dtype)
+    codes, terms = _load_codes(rings, GROUP, 0, BITS), _load_terms(rings, GROUP, SCALING, BITS)
+    state = codes, terms, _unpack(codes, terms, 0, SCALING, layout, dtype)
     for tile in range(first // num_steps, (last - 1) // num_steps + 1):
         start = gl.maximum(first, tile * num_steps)
         end = gl.minimum(last, (tile + 1) * num_steps)
-        state, total = _multiply(state, rings, (start - first, end - first, last - first), GROUP, SCALED, layout)
+        state, total = _multiply(state, rings, (start - first, end - first, last - first), GROUP, SCALING, BITS, layout)
         _finish(total, outputs, sizes, tile, start, end, GROUP, GROUPS, ACTIVATION)
 
 
@@ -397,8 +480,8 @@ def _finish(
     ACTIVATION: gl.constexpr,
 ):
     """Write a warpgroup's part of a tile; of one that programs share, add up the parts in the last that arrives."""
-    bias, out, partials, arrivals, num_rows, num_channels = outputs
-    num_steps, row_tiles, num_tiles = sizes
+    bias, out, partials, arrivals, num_channels = outputs
+    num_rows, num_steps, num_tiles, _ = sizes
     rows: gl.constexpr = total.shape[1]
     size: gl.constexpr = 64 * rows
     layout: gl.constexpr = total.type.layout
@@ -425,20 +508,21 @@ def _finish(
             total = gl.load(spots + (2 * first_program + 1) * (GROUPS * size), cache_modifier=".cg")
             for program in range(first_program + 1, last_program + 1):
                 total += gl.load(spots + 2 * program * (GROUPS * size), cache_modifier=".cg")
-        block = tile // row_tiles * GROUPS + GROUP
-        _write(total, bias, out, block, tile % row_tiles * rows, num_rows, num_channels, ACTIVATION)
+        weight_tile, row_tile = _place(tile, sizes)
+        block = weight_tile * GROUPS + GROUP
+        _write(total, bias, out, block, row_tile * rows, num_rows, num_channels, ACTIVATION)
 
 
 @gluon.jit
-def _write(total, bias, out, block, first_row, num_rows, num_channels, ACTIVATION: gl.constexpr):
-    """Write a block's outputs of some rows, from its sums ``[64, rows]``."""
+def _write(total, bias, out, block, row, num_rows, num_channels, ACTIVATION: gl.constexpr):
+    """Write a block's outputs of the rows from ``row`` on, from its sums ``[64, rows]``."""
     rows: gl.constexpr = total.shape[1]
     channels: gl.constexpr = 64 if ACTIVATION == "none" else 32
     if ACTIVATION != "none":
         total, other = total.reshape((4, 2, 8, rows)).permute((0, 2, 3, 1)).split()
         total, other = total.reshape((channels, rows)), other.reshape((channels, rows))
     n = block * channels + gl.arange(0, channels, gl.SliceLayout(1, total.type.layout))
-    m = first_row + gl.arange(0, rows, gl.SliceLayout(0, total.type.layout))
+    m = _first_row(row, num_rows, rows) + gl.arange(0, rows, gl.SliceLayout(0, total.type.layout))
     is_channel = n < num_channels
     if bias is not None:
         total += gl.load(bias + n, is_channel, other=0.0).to(gl.float32)[:, None]
@@ -447,10 +531,11 @@ def _write(total, bias, out, block, first_row, num_rows, num_channels, ACTIVATIO
             other += gl.load(bias + num_channels + n, is_channel, other=0.0).to(gl.float32)[:, None]
         total = apply_gate(total, other, ACTIVATION)
     spots = out + (m[None, :] * num_channels + n[:, None])
-    gl.store(spots, total.to(out.dtype.element_ty), (m < num_rows)[None, :] & is_channel[:, None])
+    is_row = (m >= row) & (m < num_rows)
+    gl.store(spots, total.to(out.dtype.element_ty), is_row[None, :] & is_channel[:, None])
 
 
-@gluon.jit(do_not_specialize=["num_rows", "num_steps", "row_tiles", "num_tiles"])
+@gluon.jit(do_not_specialize=["num_rows", "num_steps", "num_tiles", "weight_tiles"])
 def hopper_grouped_kernel(
     x_desc,  # [M, K], blocks of half a step
     code_desc,  # [factors, N / factors, K / 8], blocks of a step
@@ -462,19 +547,20 @@ def hopper_grouped_kernel(
     num_rows,
     num_channels,
     num_steps,
-    row_tiles,
     num_tiles,
+    weight_tiles,
+    BITS: gl.constexpr,
     GROUP_STEPS: gl.constexpr,
     GROUPS: gl.constexpr,
     STAGES: gl.constexpr,
-    SCALED: gl.constexpr,
+    SCALING: gl.constexpr,
     ACTIVATION: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    """Grid (programs). Tiles of the same weight rows follow each other."""
+    """Grid (programs)."""
     slots: gl.constexpr = STAGES * GROUPS
     x_ring = gl.allocate_shared_memory(x_desc.dtype, [2 * STAGES] + x_desc.block_shape, x_desc.layout)
-    code_ring = gl.allocate_shared_memory(gl.int32, [slots] + code_desc.block_shape, code_desc.layout)
+    code_ring = gl.allocate_shared_memory(code_desc.dtype, [slots] + code_desc.block_shape, code_desc.layout)
     term_ring = gl.allocate_shared_memory(gl.int32, [slots] + term_desc.block_shape, term_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -484,12 +570,12 @@ def hopper_grouped_kernel(
     fence_async_shared()
     descs = (x_desc, code_desc, term_desc)
     rings = (x_ring, code_ring, term_ring, full, empty)
-    outputs = (bias, out, partials, arrivals, num_rows, num_channels)
-    sizes = (num_steps, row_tiles, num_tiles)
+    outputs = (bias, out, partials, arrivals, num_channels)
+    sizes = (num_rows, num_steps, num_tiles, weight_tiles)
     if GROUPS == 1:
         gl.warp_specialize(
             [
-                (_consume, (0, rings, outputs, sizes, GROUPS, SCALED, ACTIVATION, PDL)),
+                (_consume, (0, rings, outputs, sizes, GROUPS, BITS, SCALING, ACTIVATION, PDL)),
                 (_produce, (descs, rings, sizes, GROUP_STEPS, PDL)),
             ],
             [1],
@@ -498,8 +584,8 @@ def hopper_grouped_kernel(
     elif GROUPS == 2:
         gl.warp_specialize(
             [
-                (_consume, (0, rings, outputs, sizes, GROUPS, SCALED, ACTIVATION, PDL)),
-                (_consume, (1, rings, outputs, sizes, GROUPS, SCALED, ACTIVATION, PDL)),
+                (_consume, (0, rings, outputs, sizes, GROUPS, BITS, SCALING, ACTIVATION, PDL)),
+                (_consume, (1, rings, outputs, sizes, GROUPS, BITS, SCALING, ACTIVATION, PDL)),
                 (_produce, (descs, rings, sizes, GROUP_STEPS, PDL)),
             ],
             [4, 1],
@@ -508,9 +594,9 @@ def hopper_grouped_kernel(
     else:
         gl.warp_specialize(
             [
-                (_consume, (0, rings, outputs, sizes, GROUPS, SCALED, ACTIVATION, PDL)),
-                (_consume, (1, rings, outputs, sizes, GROUPS, SCALED, ACTIVATION, PDL)),
-                (_consume, (2, rings, outputs, sizes, GROUPS, SCALED, ACTIVATION, PDL)),
+                (_consume, (0, rings, outputs, sizes, GROUPS, BITS, SCALING, ACTIVATION, PDL)),
+                (_consume, (1, rings, outputs, sizes, GROUPS, BITS, SCALING, ACTIVATION, PDL)),
+                (_consume, (2, rings, outputs, sizes, GROUPS, BITS, SCALING, ACTIVATION, PDL)),
                 (_produce, (descs, rings, sizes, GROUP_STEPS, PDL)),
             ],
             [4, 4, 1],

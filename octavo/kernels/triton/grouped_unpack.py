@@ -82,19 +82,46 @@ A code in the low bits of 16 is a subnormal float, or one of the first normal on
 
 
 @triton.constexpr_function
-def _half_of_words(half, is_scaled, is_wide):
+def _scaled(value, code, scaling, dtype, step, zero, factor):
+    """Instructions that make codes, as subnormal floats, values over :data:`UNIT_SCALE`, or those times a factor."""
+    line = f"fma.rn.{dtype} {value}, {code}, {step}, {zero};\n"
+    return line + (f"mul.rn.{dtype} {value}, {value}, {factor};\n" if scaling == "values" else "")
+
+
+@triton.constexpr_function
+def _half_of_words(half, scaling, is_wide):
     """Likewise for their low halves, or high ones, only; or for those times a factor."""
     dtype = "bf16x2" if is_wide else "f16x2"
     mask = ("0x000F000F", "0x00F000F0")[half]
     step = (("0x78007800", "0x68006800"), ("0x7D807D80", "0x7B807B80"))[is_wide][half]
-    lines = ".reg .b32 next, part, step;\nmov.b32 step, " + step + ";\n"
+    lines = ".reg .b32 next, part, step;\n"
+    if scaling != "codes":
+        lines += f"mov.b32 step, {step};\n"
+    elif half == 0:
+        lines += "mov.b32 step, $8;\n"
+    else:
+        lines += f"mov.b32 step, 0x3D803D80;\nmul.rn.{dtype} step, step, $8;\n"  # codes are 16 times as large
     for i in (0, 1):
         lines += f"shr.u32 next, ${4 + i}, 8;\n"
         for j, source in ((0, f"${4 + i}"), (1, "next")):
-            lines += f"and.b32 part, {source}, {mask};\nfma.rn.{dtype} ${2 * i + j}, part, step, $6;\n"
-            if is_scaled:
-                lines += f"mul.rn.{dtype} ${2 * i + j}, ${2 * i + j}, $8;\n"
+            lines += f"and.b32 part, {source}, {mask};\n" + _scaled(
+                f"${2 * i + j}", "part", scaling, dtype, "step", "$6", "$8"
+            )
     return "{" + lines + "}"
+
+
+@triton.constexpr_function
+def _pair_of_bytes(scaling, is_wide):
+    """Likewise for two bytes, each in the low half of 16 bits."""
+    dtype = "bf16x2" if is_wide else "f16x2"
+    step = "$4" if scaling == "codes" else "step"
+    lines = f"""
+    .reg .b32 pair, step;
+    mov.b32 step, {"0x7D807D80" if is_wide else "0x78007800"};
+    cvt.u32.u16 pair, $2;
+    prmt.b32 pair, pair, 0, 0x4140;
+    """
+    return "{" + lines + _scaled("pair", "pair", scaling, dtype, step, "$3", "$4") + "mov.b32 {$0, $1}, pair;}"
 
 
 _FLOAT_PLACES = (("{word}", "0x000F000F"), ("next", "0x000F000F"), ("{word}", "0x00F000F0"), ("next", "0x00F000F0"))
@@ -116,24 +143,25 @@ def _two_words(instructions: str, dtype: str, low: str = "0", high: str = "0") -
     return f"{{.reg .b32 next, part, low, high;\nmov.b32 low, {low};\nmov.b32 high, {high};{first}{second}}}"
 
 
-_TERMS = """{{
-.reg .b32 pair, step, bias;
-mov.b32 step, {step};
-mov.b32 bias, {bias};
-and.b32 $0, $2, 0xFFFFFF00;
-and.b32 pair, $2, 0xFF;
-mad.lo.u32 pair, pair, 0x10001, {offset};
-fma.rn.{dtype} $1, pair, step, bias;
-}}"""
-"""A scale, and the negative zero in steps of :data:`UNIT_SCALE`'s inverse, twice."""
+@triton.constexpr_function
+def _terms_of(bits, is_wide):
+    """A scale, and twice the negative zero in steps of :data:`UNIT_SCALE`'s inverse; its byte is a subnormal float."""
+    step = (("0xEC00EC00", "0xF800F800"), ("0xFC00FC00", "0xFD80FD80"))[is_wide][bits == 8]
+    return f"""{{
+    .reg .b32 pair, step;
+    mov.b32 step, {step};
+    and.b32 $0, $2, 0xFFFFFF00;
+    and.b32 pair, $2, 0xFF;
+    mul.lo.u32 pair, pair, 0x10001;
+    mul.rn.{"bf16x2" if is_wide else "f16x2"} $1, pair, step;
+    }}"""
+
 
 _UNITS_WIDE = gl.constexpr(_two_words(_WORD, "bf16x2", "0x7D807D80", "0x7B807B80"))
 _UNITS_HALF = gl.constexpr(_two_words(_WORD, "f16x2", "0x78007800", "0x68006800"))
 FLOAT_SCALE = 2.0**32
 """What sums of scaled 4-bit floats are to be multiplied by, so that bfloat16 has all factors."""
 _FLOATS_WIDE = gl.constexpr(_two_words(_FLOAT_WORD, "bf16x2"))
-_TERMS_WIDE = gl.constexpr(_TERMS.format(dtype="bf16x2", offset="0x43004300", step="0xB980B980", bias="0x3D003D00"))
-_TERMS_HALF = gl.constexpr(_TERMS.format(dtype="f16x2", offset="0x58005800", step="0x98009800", bias="0x34003400"))
 
 
 @gluon.jit
@@ -210,10 +238,13 @@ def move_bytes(codes, dtype: gl.constexpr):
 
 
 @gluon.jit
-def unpack_terms(words, dtype: gl.constexpr):
-    """Words of a scale and a zero → scales, float32, and zeros as :func:`unpack_units` takes them, int32."""
-    wide: gl.constexpr = _TERMS_WIDE if dtype == gl.bfloat16 else _TERMS_HALF
-    return gl.inline_asm_elementwise(wide, "=r,=r,r", [words], dtype=(gl.float32, gl.int32), is_pure=False, pack=1)
+def unpack_terms(words, dtype: gl.constexpr, BITS: gl.constexpr = 4):
+    """Words of a scale and a zero → scales, float32, and zeros as those that unpack codes take them, int32.
+
+    Zeros of codes of 4 bits are in eighths, those of 8 bits whole.
+    """
+    assembly: gl.constexpr = _terms_of(BITS, dtype == gl.bfloat16)
+    return gl.inline_asm_elementwise(assembly, "=r,=r,r", [words], dtype=(gl.float32, gl.int32), is_pure=False, pack=1)
 
 
 @gluon.jit
@@ -273,38 +304,74 @@ def unpack_units(words, zeros, dtype: gl.constexpr):
     return values.reshape((warps, rows, 128))
 
 
+FOLDED_SCALE = gl.constexpr(2.0**40)
+"""What sums of values with folded factors are to be multiplied by, so that bfloat16 has all factors."""
+
+
+@gluon.jit
+def fold_terms(scales, zeros):
+    """Terms of :func:`unpack_terms` as factors of codes and what is added to the products: bfloat16, twice, int32.
+
+    The products of factors and zeros must be exact: zeros are powers of two.
+    """
+    return gl.inline_asm_elementwise(
+        """{
+        .reg .b32 pair, power;
+        cvt.rn.bf16x2.f32 pair, $2, $2;
+        mov.b32 power, 0x69806980;
+        mul.rn.bf16x2 $0, pair, power;
+        mov.b32 power, 0x2B802B80;
+        mul.rn.bf16x2 pair, pair, power;
+        mul.rn.bf16x2 $1, pair, $3;
+        }""",
+        "=&r,=&r,r,r",
+        [scales, zeros],
+        dtype=(gl.int32, gl.int32),
+        is_pure=False,
+        pack=1,
+    )
+
+
 @gluon.jit
 def factor_pair(scales, dtype: gl.constexpr):
-    """Scales of :func:`unpack_terms` as :func:`unpack_half` takes them: twice the rounded scale, int32."""
+    """Scales of :func:`unpack_terms` as factors of values: twice the rounded scale, int32."""
     wide: gl.constexpr = "cvt.rn.bf16x2.f32 $0, $1, $1;" if dtype == gl.bfloat16 else "cvt.rn.f16x2.f32 $0, $1, $1;"
     return gl.inline_asm_elementwise(wide, "=r,r", [scales], dtype=gl.int32, is_pure=False, pack=1)
 
 
 @gluon.jit
-def unpack_half(words, zeros, factors, HALF: gl.constexpr, dtype: gl.constexpr):
+def unpack_half(words, zeros, factors, HALF: gl.constexpr, SCALING: gl.constexpr, dtype: gl.constexpr):
     """Words of packed units, ``[rows, 16]`` → the values of their first or second half, ``[rows, 64]``.
 
     A thread has the four words of a quarter, in their order.
 
     Args:
-        zeros: of :func:`unpack_terms`, equal for the words of a row.
-        factors: of :func:`factor_pair`, likewise; or None for values over :data:`UNIT_SCALE`.
+        zeros: of :func:`unpack_terms` or :func:`fold_terms`, equal for the words of a row.
+        factors: likewise of :func:`factor_pair` or :func:`fold_terms`; ignored if ``SCALING`` is ``sums``.
+        SCALING: what scales multiply: ``sums`` of values over :data:`UNIT_SCALE`, those ``values``, or ``codes``, of
+            bfloat16; then values are over :data:`FOLDED_SCALE`.
     """
     rows: gl.constexpr = words.shape[0]
-    assembly: gl.constexpr = _half_of_words(HALF, factors is not None, dtype == gl.bfloat16)
+    assembly: gl.constexpr = _half_of_words(HALF, SCALING, dtype == gl.bfloat16)
     one: gl.constexpr = gl.bfloat16 if dtype == gl.bfloat16 else gl.float16
-    if factors is None:
-        a, b, c, d = gl.inline_asm_elementwise(
-            assembly, "=r,=r,=r,=r,r,r,r,r", [words, zeros], dtype=(one.value,) * 4, is_pure=False, pack=2
-        )
-    else:
-        a, b, c, d = gl.inline_asm_elementwise(
-            assembly,
-            "=r,=r,=r,=r,r,r,r,r,r,r",
-            [words, zeros, factors],
-            dtype=(one.value,) * 4,
-            is_pure=False,
-            pack=2,
-        )
+    a, b, c, d = gl.inline_asm_elementwise(
+        assembly,
+        "=r,=r,=r,=r,r,r,r,r,r,r",
+        [words, zeros, factors],
+        dtype=(one.value,) * 4,
+        is_pure=False,
+        pack=2,
+    )
     values = gl.join(gl.join(a, b), gl.join(c, d)).reshape((rows, 4, 2, 2, 2, 2))
     return values.permute((0, 2, 5, 4, 1, 3)).reshape((rows, 64))
+
+
+@gluon.jit
+def unpack_pairs(pairs, zeros, factors, SCALING: gl.constexpr, dtype: gl.constexpr):
+    """Pairs of bytes, ``[rows, n]`` int16 → their values, ``[rows, 2 n]``; with arguments of :func:`unpack_half`."""
+    assembly: gl.constexpr = _pair_of_bytes(SCALING, dtype == gl.bfloat16)
+    one: gl.constexpr = gl.bfloat16 if dtype == gl.bfloat16 else gl.float16
+    first, second = gl.inline_asm_elementwise(
+        assembly, "=h,=h,h,r,r", [pairs, zeros, factors], dtype=(one.value,) * 2, is_pure=False, pack=1
+    )
+    return gl.join(first, second).reshape((pairs.shape[0], 2 * pairs.shape[1]))

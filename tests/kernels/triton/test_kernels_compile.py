@@ -90,10 +90,12 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
     assert ("normed_rows_kernel" in names) == norms_rows
     packed = set()
     if case.endswith("wide-groups"):
-        packed = {"direct_kernel", "hopper_grouped_kernel", "dequantize_kernel"}
+        packed = {"direct_kernel", "hopper_grouped_kernel"}
     elif case.endswith("mxfp4"):
         packed = {"unit_kernel", "dequantize_kernel"}
-    elif case.endswith(("bytes", "blocks")):
+    elif case.endswith("bytes"):
+        packed = {"bytes_kernel", "hopper_grouped_kernel"}
+    elif case.endswith("blocks"):
         packed = {"bytes_kernel", "grouped_kernel", "dequantize_kernel"}
     elif case.endswith("int4"):
         packed = {"grouped_kernel", "stream_grouped_kernel", "dequantize_kernel"}

@@ -15,10 +15,11 @@ from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.grouped import ZERO_STEP, GroupedTensors, ReorderedLinear, byte_order, pack_codes, unpack_codes
 from octavo.kernels.linear import GATES
 from octavo.kernels.triton import grouped as triton_grouped
-from octavo.kernels.triton import grouped_direct, grouped_hopper, linear
+from octavo.kernels.triton import grouped_direct, linear
 from octavo.kernels.triton.grouped import GroupedLinear
+from octavo.kernels.triton.grouped_bytes import BytesTile
 from octavo.kernels.triton.grouped_direct import DirectTile, direct_grouped, make_terms, place_inputs
-from octavo.kernels.triton.grouped_hopper import HopperTile
+from octavo.kernels.triton.grouped_hopper import MAX_ROWS, HopperTile
 from octavo.kernels.triton.grouped_stream import StreamTile
 from octavo.kernels.triton.grouped_unpack import UNIT_SCALE
 
@@ -97,7 +98,7 @@ def test_words_follow_new_weights(device: torch.device, monkeypatch: pytest.Monk
 
 
 def kinds_of(op: GroupedLinear) -> dict[int, type]:
-    return {rows: type(op.choose(rows)) for rows in (1, 8, 9, 16, 17, 32, 33, 128, 129, 256, 257)}
+    return {rows: type(op.choose(rows)) for rows in (1, 8, 9, 16, 17, 32, 33, 128, 129, MAX_ROWS, MAX_ROWS + 1)}
 
 
 def test_a_kernel_for_each_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,9 +107,12 @@ def test_a_kernel_for_each_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(triton_grouped, "num_multiprocessors", lambda device: 132)
     cpu = torch.device("cpu")
     found = kinds_of(GroupedLinear(make(cpu, 64, 256), None, deterministic=False))
-    assert found == {rows: DirectTile if rows <= 16 else HopperTile for rows in found if rows <= 256} | {
-        257: type(None)
+    assert found == {rows: DirectTile if rows <= 16 else HopperTile for rows in found if rows <= MAX_ROWS} | {
+        MAX_ROWS + 1: type(None)
     }
+    wide = GroupedTensors(torch.zeros(64, 256, dtype=torch.uint8), torch.ones(64, 2), None, 8)
+    int8 = kinds_of(GroupedLinear(wide, None, deterministic=False))
+    assert int8 == {rows: BytesTile if kind is DirectTile else kind for rows, kind in found.items()}
     small_groups = kinds_of(GroupedLinear(make(cpu, 64, 256, group=64), None, deterministic=False))
     assert {rows for rows, kind in small_groups.items() if kind is StreamTile} == {1, 8}
     one_class = kinds_of(GroupedLinear(make(cpu, 64, 256), None, deterministic=True))
@@ -136,30 +140,17 @@ SHAPES = [
 def test_chosen_tiles_fit(num_channels: int, num_inputs: int) -> None:
     empty = torch.empty(num_channels, num_inputs // 2, dtype=torch.uint8, device="meta")
     weight = GroupedTensors(empty, empty[:, ::64].float(), None, 4)
-    for num_rows in range(1, 257):
-        direct = grouped_direct.choose_tile(weight, num_rows, 132)
-        assert (direct is not None) == (num_rows <= grouped_direct.MAX_ROWS)
-        if direct is not None:
-            rows, shared, is_resident = place_inputs(num_rows, num_inputs, direct.num_stages)
-            num_turns = -(-num_inputs // (512 * direct.num_stages))
-            slots = num_turns * direct.num_stages // shared if is_resident else direct.num_stages
-            ring = direct.num_stages * direct.num_weights * (256 + 16)
-            assert direct.num_stages in (4, 8) and direct.num_programs > 0
-            assert direct.num_weights % (direct.num_warps * 4) == 0
-            assert ring + slots * rows * 1024 <= 224 << 10, "what remains is for sums of warps"
-            continue
-        tile = grouped_hopper.choose_tile(weight, num_rows, 132)
+    for num_rows in range(1, grouped_direct.MAX_ROWS + 1):
+        tile = grouped_direct.choose_tile(weight, num_rows, 132)
         assert tile is not None
-        num_steps = num_inputs // 128
-        num_tiles = -(-num_channels // tile.num_weights) * -(-num_rows // tile.num_rows)
-        assert 1 <= tile.num_programs * min(num_steps, 4) <= num_tiles * num_steps, "a program has four steps, or all"
-        num_resident = 2 if tile.num_groups == 1 else 1
-        assert tile.num_programs <= 132 * num_resident
-        stage = tile.num_weights * (64 + 4) + tile.num_rows * 256
-        assert num_resident * tile.num_stages * stage <= 226 << 10
-        num_partials, num_counters = grouped_hopper.workspace_size(num_rows, num_channels, tile)
-        shares = num_tiles % tile.num_programs != 0
-        assert (num_partials > 0) == (num_counters > 0) == shares, "only parts of tiles meet in the workspace"
+        rows, shared, is_resident = place_inputs(num_rows, num_inputs, tile.num_stages)
+        num_turns = -(-num_inputs // (512 * tile.num_stages))
+        slots = num_turns * tile.num_stages // shared if is_resident else tile.num_stages
+        ring = tile.num_stages * tile.num_weights * (256 + 16)
+        assert tile.num_stages in (4, 8) and tile.num_programs > 0
+        assert tile.num_weights % (tile.num_warps * 4) == 0
+        assert ring + slots * rows * 1024 <= 224 << 10, "what remains is for sums of warps"
+    assert grouped_direct.choose_tile(weight, grouped_direct.MAX_ROWS + 1, 132) is None
 
 
 def test_rounds_share_the_rows_of_an_mma() -> None:
