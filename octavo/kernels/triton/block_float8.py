@@ -1,15 +1,19 @@
 """GEMMs of float8 weights with a scale per block of 128 × 128, for many rows on Hopper: DeepSeek's and Qwen's layout.
 
-Activations are rounded to float8 with a scale per token and 128 inputs, and the library adds up scaled sums of 128
-products, as the checkpoints were made for.
+Activations are rounded to float8 with a scale per token and 128 inputs, and scaled sums of 128 products are added up,
+as the checkpoints were made for: by :mod:`.linear_float8`, and where rows are many by the library.
 """
 
 import torch
 
+from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.grouped import GroupedTensors
+from octavo.kernels.linear import GATES
 from octavo.kernels.scaled import FLOAT8
-from octavo.kernels.triton.launch import is_hopper
-from octavo.kernels.triton.quantize import quantize_groups
+from octavo.kernels.triton.launch import is_hopper, num_multiprocessors
+from octavo.kernels.triton.linear_float8 import choose_tile, float8_linear
+from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
+from octavo.kernels.triton.quantize import quantize_groups, quantize_normed
 from octavo.platforms import cuda_version
 
 BLOCK = 128
@@ -40,14 +44,44 @@ def block_scales(weight: GroupedTensors) -> torch.Tensor | None:
     return firsts.clone() if is_shared else None
 
 
-def block_linear(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """``x Wᵀ + b``, ``[M, in] → [M, out]``.
+class BlockFloat8Linear:
+    """The GEMM of one weight, ``[M, in] → [M, out]``, of at least one row of bfloat16.
 
     Args:
-        x: bfloat16, of at least one row.
         codes: ``[out, in]`` float8, contiguous.
         scales: see :func:`block_scales`.
     """
-    values, row_scales = quantize_groups(x, BLOCK, by_group=True)
-    y = torch._scaled_mm(values, codes.T, row_scales, scales.T, out_dtype=x.dtype)[: len(x)]
-    return y if bias is None else y.add_(bias)
+
+    def __init__(self, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._codes = codes
+        self._scales = scales
+        self._bias = bias
+        self._num_sms = num_multiprocessors(codes.device)
+        self._space: Workspace | None = None
+
+    def __call__(self, x: torch.Tensor, activation: str = "none") -> torch.Tensor:
+        """``x Wᵀ + b``, or with an activation ``act(y₁) · y₂`` for the halves of ``y``."""
+        return self._multiply(*quantize_groups(x, BLOCK, by_group=True), len(x), activation)
+
+    def normed(self, norm: DeferredNorm, activation: str) -> torch.Tensor | None:
+        """See :meth:`octavo.kernels.linear.LinearOp.normed`."""
+        num_rows = len(norm.x)
+        return None if norm.is_computed else self._multiply(*quantize_normed(norm, BLOCK), num_rows, activation)
+
+    def refresh(self, scales: torch.Tensor) -> None:
+        """Take new scales; the codes' memory has new ones."""
+        self._scales.copy_(scales)
+
+    def _multiply(self, values: torch.Tensor, row_scales: torch.Tensor, num_rows: int, activation: str) -> torch.Tensor:
+        num_weights, num_inputs = self._codes.shape
+        tile = choose_tile(num_rows, num_weights, num_inputs, num_sms=self._num_sms, by_block=True)
+        if tile is None or (activation != "none" and num_weights % (2 * BLOCK)):
+            y = torch._scaled_mm(values, self._codes.T, row_scales, self._scales.T, out_dtype=torch.bfloat16)
+            y = y[:num_rows] if self._bias is None else y[:num_rows].add_(self._bias)
+            return y if activation == "none" else GATES[activation](y)
+        num_channels = num_weights // (1 if activation == "none" else 2)
+        y = values.new_empty(num_rows, num_channels, dtype=torch.bfloat16)
+        needed = tile.workspace(num_rows, num_weights)
+        space = self._space = reserve_workspace(values.device, *needed, at_hand=self._space)
+        float8_linear(values, row_scales, self._codes, self._scales, self._bias, y, activation, tile, space)
+        return y

@@ -3,9 +3,9 @@
 On Hopper, integers in groups of a multiple of 128 inputs are multiplied by :mod:`grouped_hopper` from 17 to 1,024 rows,
 those of 4 bits by :mod:`grouped_direct` before; codes of 8 bits by :mod:`grouped_bytes` up to 16 rows; floats of 4 bits
 by :mod:`unit_gemm` up to 64 rows; other codes of 4 by :mod:`grouped_stream` up to 8. For what they do not take,
-:mod:`grouped_kernel` multiplies few rows, and the vendor's library many; on Hopper it multiplies float8 values in
-blocks as they are (:mod:`block_float8`). Each of them adds in an order of its own. Where a row's bits must not depend
-on the others, :mod:`grouped_kernel` multiplies all.
+:mod:`grouped_kernel` multiplies few rows, and the vendor's library many; on Hopper, float8 values in blocks are
+multiplied as they are (:mod:`block_float8`). Each of them adds in an order of its own. Where a row's bits must not
+depend on the others, :mod:`grouped_kernel` multiplies all.
 """
 
 import torch
@@ -17,7 +17,7 @@ from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.grouped import ZERO_STEP, GroupedTensors, pack_unit
 from octavo.kernels.linear import GATES, LinearOp
 from octavo.kernels.triton import grouped_bytes, grouped_direct, grouped_hopper, grouped_stream, linear, unit_gemm
-from octavo.kernels.triton.block_float8 import BLOCK, block_linear, block_scales, multiplies_blocks
+from octavo.kernels.triton.block_float8 import BLOCK, BlockFloat8Linear, block_scales, multiplies_blocks
 from octavo.kernels.triton.grouped_bytes import BytesTile, bytes_grouped, count_sharing
 from octavo.kernels.triton.grouped_direct import DirectTile, direct_grouped, has_terms, make_terms, place_inputs
 from octavo.kernels.triton.grouped_hopper import HopperTile, hopper_grouped
@@ -63,7 +63,8 @@ class GroupedLinear(LinearOp):
         self._terms = make_terms(weight) if self._is_hopper and has_terms(weight) else None
         self._has_units = self._is_hopper and unit_gemm.reads(weight)
         has_blocks = rounds_inputs and not deterministic and multiplies_blocks(device)
-        self._block_scales = block_scales(weight) if has_blocks else None
+        scales = block_scales(weight) if has_blocks else None
+        self._blocks = None if scales is None else BlockFloat8Linear(weight.codes, scales, bias)
         self._num_sharing = count_sharing(weight) if self._is_hopper and grouped_bytes.reads(weight) else 0
         self._space: Workspace | None = None
 
@@ -76,6 +77,9 @@ class GroupedLinear(LinearOp):
         return y if out is None else out.copy_(y)
 
     def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+        blocks = self._choose_blocks(x)
+        if blocks is not None:
+            return blocks(x, activation)
         tile = self.choose(len(x), x.dtype) if x.dtype in (torch.bfloat16, torch.float16) else None
         if tile is None or (isinstance(tile, HopperTile) and not grouped_hopper.gates(self._weight)):
             return GATES[activation](self(x))
@@ -83,6 +87,9 @@ class GroupedLinear(LinearOp):
 
     def normed(self, norm: DeferredNorm, activation: str = "none") -> torch.Tensor | None:
         """See :meth:`octavo.kernels.linear.LinearOp.normed`."""
+        blocks = self._choose_blocks(norm.x)
+        if blocks is not None:
+            return blocks.normed(norm, activation)
         tile = self.choose(len(norm.x), norm.x.dtype)
         if not norm.is_single or not isinstance(tile, BytesTile | DirectTile):
             return None
@@ -101,14 +108,14 @@ class GroupedLinear(LinearOp):
                 f"A scale of new MXFP4 weights is larger than 2**{unit_gemm.LARGEST_EXPONENT - 127}, which the GPU's "
                 "kernels do not take, and such weights are probably damaged."
             )
-        had_blocks = self._num_sharing > 1 or self._block_scales is not None
+        had_blocks = self._num_sharing > 1 or self._blocks is not None
         if had_blocks and count_sharing(self._weight) == 1:
             raise UnsupportedModelError(
                 "New float8 weights have scales that differ within a block of 128 outputs; those they replace had "
                 "one for each block, for which the kernels in use were chosen."
             )
-        if self._block_scales is not None:
-            self._block_scales.copy_(self._weight.scales[::BLOCK])
+        if self._blocks is not None:
+            self._blocks.refresh(self._weight.scales[::BLOCK])
 
     def choose(self, num_rows: int, dtype: torch.dtype = torch.bfloat16) -> Tile | None:
         """The kernel for Hopper that multiplies so many rows; None for the portable kernel or the library."""
@@ -135,10 +142,16 @@ class GroupedLinear(LinearOp):
         tile = self.choose(len(x), x.dtype)
         if tile is not None:
             return self._launch(x, "none", tile)
-        if self._block_scales is not None and len(x) and x.dtype is torch.bfloat16:
-            return block_linear(x, self._weight.codes, self._block_scales, self._bias)
+        blocks = self._choose_blocks(x)
+        if blocks is not None:
+            return blocks(x)
         is_few = len(x) <= MAX_ROWS
         return self._by_kernel(x, is_few) if is_few or self._deterministic else self._by_values(x)
+
+    def _choose_blocks(self, x: torch.Tensor) -> BlockFloat8Linear | None:
+        """The GEMM beside rounded rows: of float8 values in blocks, of bfloat16 rows that no other kernel takes."""
+        takes_rows = len(x) > 0 and x.dtype is torch.bfloat16
+        return self._blocks if takes_rows and self.choose(len(x)) is None else None
 
     def _launch(self, x: torch.Tensor, activation: str, tile: Tile, norm: DeferredNorm | None = None) -> torch.Tensor:
         """One launch of a kernel for Hopper: ``[M, in] → [M, out]``, or ``[M, out / 2]`` with an activation.

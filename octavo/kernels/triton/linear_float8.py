@@ -7,11 +7,15 @@ not wait for the kernel that rounds ``x``. Each warpgroup multiplies 64 of a til
 
 The tensor cores add float8 products with fewer bits than float32 has, so the sum of every 256 features is added to a
 float32 sum, if a warpgroup has registers for both.
+
+Or weights have a scale per block of 128 × 128, and ``x`` one per row and 128 features. The ring carries them, too: the
+sums of a step, which has 128 features, are multiplied by both as they are added.
 """
 
 import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -26,7 +30,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.kernels.triton.gluon_names import barrier, load_async
+from octavo.kernels.triton.gluon_names import barrier, load_async, reinterpret
 from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.linear_hopper import partial_places, tile_descriptor
 from octavo.kernels.triton.linear_stream import apply_gate
@@ -36,7 +40,13 @@ BLOCK = 64
 """Weight rows of a warpgroup; with a gate, every other eight are the gate's."""
 MAX_ROWS = 256
 """With more rows, the library is faster, whose thread-block clusters share reads."""
+MAX_BLOCK_ROWS = 128
+"""Likewise, with scales by block."""
 
+_MAX_BLOCK_TILE_ROWS = 64
+"""With more rows of a tile, a warpgroup has no registers for sums of two steps, so that its MMAs wait for additions."""
+_SCALES_AT_ONCE = gl.constexpr(32)
+"""Scales of weights that one copy loads, of which a step reads one: slots are aligned to 128 bytes."""
 _MAX_EXACT_ROWS = 128
 """With more rows of a tile, a warpgroup has no registers for a second sum."""
 PRODUCER_REGISTERS = 24
@@ -98,17 +108,21 @@ class Float8Tile:
 
 
 @functools.cache
-def choose_tile(num_rows: int, num_weights: int, num_features: int, *, num_sms: int) -> Float8Tile | None:
+def choose_tile(
+    num_rows: int, num_weights: int, num_features: int, *, num_sms: int, by_block: bool = False
+) -> Float8Tile | None:
     """The tile for a GEMM, or None if it would not be fast; the rule is that of an H100's and an H200's best tiles.
 
     Args:
         num_weights: weight rows, those of a gate and its up projection if there is one.
+        by_block: whether scales are those of blocks of 128 × 128, so that a step has 128 features.
     """
-    if not 0 < num_rows <= MAX_ROWS:
+    if not 0 < num_rows <= (MAX_BLOCK_ROWS if by_block else MAX_ROWS):
         return None
     if num_rows <= 64:
         num_rows = max(1 << (num_rows - 1).bit_length(), 16)  # so that sums of all these are divided alike
     least, most = min(num_rows, 32), 1 << (num_rows - 1).bit_length()
+    most = min(most, _MAX_BLOCK_TILE_ROWS) if by_block else most
     sizes = [(groups, rows) for groups in (1, 2, 3) for rows in (16, 32, 64, 128, 256) if least <= rows <= most]
 
     def num_tiles(size: tuple[int, int]) -> int:
@@ -126,7 +140,7 @@ def choose_tile(num_rows: int, num_weights: int, num_features: int, *, num_sms: 
     num_programs = -(-tiles // -(-tiles // num_sms)) * num_parts
     row_bytes = groups * BLOCK + rows
     # Large stages have few barriers; small ones are needed where three large ones do not fit.
-    num_columns = 256 if 3 * 256 * row_bytes <= _RING_BYTES else 128
+    num_columns = 256 if 3 * 256 * row_bytes <= _RING_BYTES and not by_block else 128
     num_stages = min(_RING_BYTES // (num_columns * row_bytes), max(-(-num_features // (num_columns * num_parts)), 2))
     return Float8Tile(groups, rows, num_columns, num_stages, num_programs, num_parts)
 
@@ -146,24 +160,31 @@ def float8_linear(
 
     Args:
         x: ``[M, K]`` float8, contiguous, K a multiple of 16.
-        row_scales: ``[M, 1]`` float32.
+        row_scales: ``[M, 1]`` float32; beside scales by block ``[M, K / 128]``, those of a group neighbours in memory.
+            Then M may be larger than that of ``out``.
         weight: ``[N, K]`` float8, contiguous; with an activation, N is a multiple of 16.
-        scales: ``[N]`` float32.
+        scales: ``[N]`` float32; or by block ``[N / 128, K / 128]``, contiguous, K a multiple of 512 and with an
+            activation N of 256.
         out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous.
         activation: "none", "silu" or "gelu_tanh".
         space: at least of :meth:`Float8Tile.workspace`; launches of one stream may share it.
     """
-    num_rows, num_features = x.shape
+    num_rows, num_features = len(out), x.shape[1]
     row_tiles = -(-num_rows // tile.num_rows)
     if activation == "none":
         weight_desc = tile_descriptor(weight, (BLOCK, tile.num_columns))
     else:
         weight_desc = _gated_descriptor(weight, tile.num_columns)
+    scale_arguments: tuple[Any, ...] = None, None, row_scales, scales
+    if scales.dim() == 2:
+        blocks = scales.unflatten(0, (1 if activation == "none" else 2, -1))
+        at_once = _SCALES_AT_ONCE.value
+        x_scale_desc = _scale_descriptor(row_scales.T, [1, max(tile.num_rows, at_once)])
+        scale_arguments = x_scale_desc, _scale_descriptor(blocks, [len(blocks), 1, at_once]), None, None
     float8_linear_kernel[(tile.num_programs,)](
         tile_descriptor(x, (tile.num_rows, tile.num_columns)),
         weight_desc,
-        row_scales,
-        scales,
+        *scale_arguments,
         bias,
         out,
         space.partials,
@@ -201,6 +222,17 @@ def _gated_layout(num_columns: int) -> gl.NVMMASharedLayout:
     return gl.NVMMASharedLayout(min(num_columns, 128), 8, rank=4)
 
 
+def _scale_descriptor(scales: torch.Tensor, box: list[int]) -> TensorDescriptor:
+    """How TMA loads scales of one group of rows, or of one block of weights and some that follow."""
+    layout = _scale_layout(scales.dim())
+    return TensorDescriptor(scales, list(scales.shape), list(scales.stride()), box, layout)
+
+
+@functools.cache
+def _scale_layout(rank: int) -> gl.NVMMASharedLayout:
+    return gl.NVMMASharedLayout(0, 32, rank=rank)
+
+
 @gluon.jit
 def _own_steps(sizes):
     """The range ``[first, last)`` of the steps that a program has of each of its tiles."""
@@ -210,13 +242,14 @@ def _own_steps(sizes):
 
 
 @gluon.jit
-def _produce_weights(weight_desc, rings, sizes):
+def _produce_weights(weight_desc, scale_desc, rings, sizes):
     """A warp: keep the ring full of weights. They are constants, so it waits for no earlier kernel."""
-    weight_slots, _, full, empty = rings
+    weight_slots, _, full, empty, scale_slots, _ = rings
     _, num_parts, row_tiles, num_tiles = sizes
     STAGES: gl.constexpr = full.shape[0]
     GROUPS: gl.constexpr = weight_slots.shape[0] // STAGES
-    num_bytes: gl.constexpr = GROUPS * weight_desc.block_type.nbytes
+    SCALE_BYTES: gl.constexpr = 0 if scale_desc is None else scale_desc.block_type.nbytes
+    num_bytes: gl.constexpr = GROUPS * (weight_desc.block_type.nbytes + SCALE_BYTES)
     first, last = _own_steps(sizes)
     i = 0
     for tile in range(gl.program_id(0) // num_parts, num_tiles, gl.num_programs(0) // num_parts):
@@ -234,15 +267,22 @@ def _produce_weights(weight_desc, rings, sizes):
                     load_async(weight_desc, [row, 0, 0, column], full.index(stage), slot)
                 else:
                     load_async(weight_desc, [row, column], full.index(stage), slot)
+                if scale_desc is not None:
+                    own = (block + group) * (64 // scale_desc.block_shape[0]) // 128
+                    scale_slot = scale_slots.index(stage * GROUPS + group)
+                    # TMA reads from multiples of 16 bytes on.
+                    first_scale = step // _SCALES_AT_ONCE * _SCALES_AT_ONCE
+                    load_async(scale_desc, [0, own, first_scale], full.index(stage), scale_slot)
             i += 1
 
 
 @gluon.jit
-def _produce_x(x_desc, rings, sizes, PDL: gl.constexpr):
+def _produce_x(x_desc, scale_desc, rings, sizes, PDL: gl.constexpr):
     """A warp: keep the ring full of rows of ``x``."""
-    _, x_slots, full, empty = rings
+    _, x_slots, full, empty, _, scale_slots = rings
     _, num_parts, row_tiles, num_tiles = sizes
     STAGES: gl.constexpr = full.shape[0]
+    SCALE_BYTES: gl.constexpr = 0 if scale_desc is None else scale_desc.block_type.nbytes
     first, last = _own_steps(sizes)
     if PDL:
         gdc_wait()
@@ -253,15 +293,17 @@ def _produce_x(x_desc, rings, sizes, PDL: gl.constexpr):
         for step in range(first, last):
             stage = i % STAGES
             mbarrier.wait(empty.index(stage), (i // STAGES & 1) ^ 1)
-            mbarrier.expect(full.index(stage), x_desc.block_type.nbytes)
+            mbarrier.expect(full.index(stage), x_desc.block_type.nbytes + SCALE_BYTES)
             load_async(x_desc, [row, step * x_desc.block_shape[1]], full.index(stage), x_slots.index(stage))
+            if scale_desc is not None:
+                load_async(scale_desc, [step, row], full.index(stage), scale_slots.index(stage))
             i += 1
 
 
 @gluon.jit
 def _issue(rings, step, sums, use_acc, GROUP: gl.constexpr):
     """Consumer: begin the MMA of a step once its operands are there."""
-    weight_slots, x_slots, full, _ = rings
+    weight_slots, x_slots, full, _, _, _ = rings
     STAGES: gl.constexpr = full.shape[0]
     GROUPS: gl.constexpr = weight_slots.shape[0] // STAGES
     stage = step % STAGES
@@ -280,9 +322,49 @@ def _finished(rings, step, sums, NUM_LATER: gl.constexpr):
 
 
 @gluon.jit
-def _multiply(rings, start, end, GROUP: gl.constexpr, EXACT: gl.constexpr, OVERLAP: gl.constexpr, layout: gl.constexpr):
+def _scales(rings, step, origin, GROUP: gl.constexpr, layout: gl.constexpr):
+    """Consumer: what a step's sums ``[64, rows]`` are multiplied by; ``origin + step`` is its block of features."""
+    weight_scales, x_scales = rings[4], rings[5]
+    STAGES: gl.constexpr = x_scales.shape[0]
+    GROUPS: gl.constexpr = weight_scales.shape[0] // STAGES
+    rows: gl.constexpr = rings[1].shape[1]
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    stage = step % STAGES
+    x_slot = reinterpret(x_scales.index(stage), gl.float32, [x_scales.shape[2]], plain)
+    x_scale = x_slot.slice(0, rows).load(gl.SliceLayout(0, layout))
+    factors: gl.constexpr = weight_scales.shape[1]
+    shape: gl.constexpr = [factors * _SCALES_AT_ONCE, 1]
+    slot = reinterpret(weight_scales.index(stage * GROUPS + GROUP), gl.float32, shape, plain)
+    place = (origin + step) % _SCALES_AT_ONCE
+    scale = slot.index(place).load(gl.SliceLayout(1, layout))
+    if factors == 2:
+        other = slot.index(_SCALES_AT_ONCE + place).load(gl.SliceLayout(1, layout))
+        n = gl.arange(0, 64, gl.SliceLayout(1, layout))
+        scale = gl.where(n // 8 % 2 == 0, scale, other)
+    return scale[:, None] * x_scale[None, :]
+
+
+@gluon.jit
+def _add(total, rings, step, origin, sums, NUM_LATER: gl.constexpr, GROUP: gl.constexpr):
+    """Consumer: ``total`` and the sums of a step, times its scales if there are blocks; see :func:`_finished`."""
+    layout: gl.constexpr = total.type.layout
+    if rings[4] is None:
+        total += _finished(rings, step, sums, NUM_LATER)
+    else:
+        scales = _scales(rings, step, origin, GROUP, layout)
+        total += _finished(rings, step, sums, NUM_LATER) * scales
+        # There is nothing left to wait for, but the compiler moves no additions past this, behind the next MMA, which
+        # would have to wait for them.
+        total = warpgroup_mma_wait(NUM_LATER, deps=[total])
+    return total
+
+
+@gluon.jit
+def _multiply(
+    rings, start, end, origin, GROUP: gl.constexpr, EXACT: gl.constexpr, OVERLAP: gl.constexpr, layout: gl.constexpr
+):
     """A warpgroup's sums of a tile, ``[64, rows]``, over the ring's steps from ``start`` to ``end``."""
-    weight_slots, x_slots, _, empty = rings
+    weight_slots, x_slots, _, empty, _, _ = rings
     channels: gl.constexpr = weight_slots.shape[1]
     rows: gl.constexpr = x_slots.shape[1]
     none = gl.zeros([channels, rows], gl.float32, layout)
@@ -301,17 +383,18 @@ def _multiply(rings, start, end, GROUP: gl.constexpr, EXACT: gl.constexpr, OVERL
         for pair in range(num_pairs):
             i = start + 2 * pair
             odd = _issue(rings, i + 1, none, False, GROUP)
-            total += _finished(rings, i, even, 1)
+            total = _add(total, rings, i, origin, even, 1, GROUP)
             even = _issue(rings, i + 2, none, False, GROUP)
-            total += _finished(rings, i + 1, odd, 1)
+            total = _add(total, rings, i + 1, origin, odd, 1, GROUP)
         last = start + 2 * num_pairs
         if last + 1 < end:
             odd = _issue(rings, last + 1, none, False, GROUP)
-            total += _finished(rings, last, even, 1)
-            total += _finished(rings, last + 1, odd, 0)
+            total = _add(total, rings, last, origin, even, 1, GROUP)
+            total = _add(total, rings, last + 1, origin, odd, 0, GROUP)
         else:
-            total += _finished(rings, last, even, 0)
+            total = _add(total, rings, last, origin, even, 0, GROUP)
     else:
+        gl.static_assert(rings[4] is None, "tiles with scales by block are small enough")
         CHAIN: gl.constexpr = max(256 // weight_slots.shape[2], 1)
         num_chains = (end - start) // CHAIN
         for chain in range(num_chains):
@@ -350,7 +433,7 @@ def _consume(
         gdc_wait()
     start = 0
     for tile in range(gl.program_id(0) // num_parts, num_tiles, gl.num_programs(0) // num_parts):
-        total = _multiply(rings, start, start + last - first, GROUP, EXACT, overlap, layout)
+        total = _multiply(rings, start, start + last - first, first - start, GROUP, EXACT, overlap, layout)
         block, first_row = tile // row_tiles * GROUPS + GROUP, tile % row_tiles * rows
         if num_parts == 1:
             _write(total, outputs, block, first_row, ACTIVATION)
@@ -453,17 +536,20 @@ def _write_rows(total, outputs, block, first_row, ACTIVATION: gl.constexpr):
     rows: gl.constexpr = total.shape[1]
     channels: gl.constexpr = 64 if ACTIVATION == "none" else 32
     m = first_row + gl.arange(0, rows, gl.SliceLayout(0, total.type.layout))
-    total *= gl.load(row_scales + m, m < num_rows, other=0.0)[None, :]
+    if row_scales is not None:
+        total *= gl.load(row_scales + m, m < num_rows, other=0.0)[None, :]
     if ACTIVATION != "none":
         total, other = total.reshape((4, 2, 8, rows)).permute((0, 2, 3, 1)).split()
         total, other = total.reshape((channels, rows)), other.reshape((channels, rows))
     n = block * channels + gl.arange(0, channels, gl.SliceLayout(1, total.type.layout))
     is_channel = n < num_channels
-    total *= gl.load(scales + n, is_channel, other=0.0)[:, None]
+    if scales is not None:
+        total *= gl.load(scales + n, is_channel, other=0.0)[:, None]
     if bias is not None:
         total += gl.load(bias + n, is_channel, other=0.0).to(gl.float32)[:, None]
     if ACTIVATION != "none":
-        other *= gl.load(scales + num_channels + n, is_channel, other=0.0)[:, None]
+        if scales is not None:
+            other *= gl.load(scales + num_channels + n, is_channel, other=0.0)[:, None]
         if bias is not None:
             other += gl.load(bias + num_channels + n, is_channel, other=0.0).to(gl.float32)[:, None]
         total = apply_gate(total, other, ACTIVATION)
@@ -476,12 +562,20 @@ def _write_rows(total, outputs, block, first_row, ACTIVATION: gl.constexpr):
     gl.store(spots, values, (m < num_rows)[None, :] & (n < num_channels)[:, None])
 
 
+@gluon.jit
+def _scale_slots(desc, count: gl.constexpr):
+    """As many slots for blocks of a descriptor."""
+    return gl.allocate_shared_memory(desc.dtype, [count] + desc.block_shape, desc.layout)
+
+
 @gluon.jit(do_not_specialize=["num_rows", "num_steps", "num_parts", "row_tiles", "num_tiles"])
 def float8_linear_kernel(
     x_desc,  # [M, K], blocks of a tile's rows
     weight_desc,  # [N, K], blocks of a warpgroup; with an activation [N / 16, 2, 8, K]
-    row_scales,  # [M]
-    scales,  # [N]
+    x_scale_desc,  # [K / 128, M], of groups; or None
+    weight_scale_desc,  # [1, N / 128, K / 128], of blocks; with an activation [2, N / 256, K / 128]; or None
+    row_scales,  # [M], or None
+    scales,  # [N], or None
     bias,  # [N]
     out,  # [M, N], or with an activation [M, N / 2]
     partials,
@@ -510,15 +604,18 @@ def float8_linear_kernel(
         mbarrier.init(full.index(i), count=2)
         mbarrier.init(empty.index(i), count=GROUPS)
     fence_async_shared()
-    rings = (weight_slots, x_slots, full, empty)
+    rings = (weight_slots, x_slots, full, empty, None, None)
+    if weight_scale_desc is not None:
+        weight_scale_slots = _scale_slots(weight_scale_desc, STAGES * GROUPS)
+        rings = (weight_slots, x_slots, full, empty, weight_scale_slots, _scale_slots(x_scale_desc, STAGES))
     outputs = (row_scales, scales, bias, out, partials, arrivals, num_rows, num_channels)
     sizes = (num_steps, num_parts, row_tiles, num_tiles)
     if GROUPS == 1:
         gl.warp_specialize(
             [
                 (_consume, (0, rings, outputs, sizes, GROUPS, EXACT, ACTIVATION, REGISTERS, PDL)),
-                (_produce_weights, (weight_desc, rings, sizes)),
-                (_produce_x, (x_desc, rings, sizes, PDL)),
+                (_produce_weights, (weight_desc, weight_scale_desc, rings, sizes)),
+                (_produce_x, (x_desc, x_scale_desc, rings, sizes, PDL)),
             ],
             [1, 1],
             [24, 24],
@@ -528,8 +625,8 @@ def float8_linear_kernel(
             [
                 (_consume, (0, rings, outputs, sizes, GROUPS, EXACT, ACTIVATION, REGISTERS, PDL)),
                 (_consume, (1, rings, outputs, sizes, GROUPS, EXACT, ACTIVATION, REGISTERS, PDL)),
-                (_produce_weights, (weight_desc, rings, sizes)),
-                (_produce_x, (x_desc, rings, sizes, PDL)),
+                (_produce_weights, (weight_desc, weight_scale_desc, rings, sizes)),
+                (_produce_x, (x_desc, x_scale_desc, rings, sizes, PDL)),
             ],
             [4, 1, 1],
             [REGISTERS, 24, 24],
@@ -540,8 +637,8 @@ def float8_linear_kernel(
                 (_consume, (0, rings, outputs, sizes, GROUPS, EXACT, ACTIVATION, REGISTERS, PDL)),
                 (_consume, (1, rings, outputs, sizes, GROUPS, EXACT, ACTIVATION, REGISTERS, PDL)),
                 (_consume, (2, rings, outputs, sizes, GROUPS, EXACT, ACTIVATION, REGISTERS, PDL)),
-                (_produce_weights, (weight_desc, rings, sizes)),
-                (_produce_x, (x_desc, rings, sizes, PDL)),
+                (_produce_weights, (weight_desc, weight_scale_desc, rings, sizes)),
+                (_produce_x, (x_desc, x_scale_desc, rings, sizes, PDL)),
             ],
             [4, 4, 1, 1],
             [REGISTERS, REGISTERS, 24, 24],

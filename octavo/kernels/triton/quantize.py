@@ -135,12 +135,8 @@ def quantize_groups(
     """
     rows = x if x.stride(-1) == 1 else x.contiguous()
     num_rows, size = rows.shape
-    num_stored = triton.cdiv(num_rows, 4) * 4 if by_group else num_rows
-    values = torch.empty(num_stored, size, dtype=dtype, device=x.device)
+    values, scales = _empty_rounded(num_rows, size, group, dtype, x.device, by_group=by_group)
     per_row = size // group
-    shape = (per_row, num_stored) if by_group else (num_stored, per_row)
-    scales = torch.empty(shape, dtype=torch.float32, device=x.device)
-    scales = scales.T if by_group else scales
     if num_rows:
         block = min(triton.next_power_of_2(group), _MAX_BLOCK)
         at_once = max(min(_VALUES_AT_ONCE // block, triton.next_power_of_2(num_rows * per_row // _MANY_PROGRAMS)), 1)
@@ -163,6 +159,17 @@ def quantize_groups(
     return values, scales
 
 
+def _empty_rounded(
+    num_rows: int, size: int, group: int, dtype: torch.dtype, device: torch.device, *, by_group: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Memory for what :func:`quantize_groups` returns."""
+    num_stored = triton.cdiv(num_rows, 4) * 4 if by_group else num_rows
+    values = torch.empty(num_stored, size, dtype=dtype, device=device)
+    shape = (size // group, num_stored) if by_group else (num_stored, size // group)
+    scales = torch.empty(shape, dtype=torch.float32, device=device)
+    return values, scales.T if by_group else scales
+
+
 @triton.jit
 def _quantize_normed_kernel(
     x,
@@ -173,13 +180,21 @@ def _quantize_normed_kernel(
     eps,
     x_stride,
     residual_stride,
+    row_stride,
+    group_stride,
     SIZE: tl.constexpr,
+    GROUP: tl.constexpr,
     BLOCK: tl.constexpr,
     LARGEST: tl.constexpr,
     ROUND: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """A program norms a row, after adding it to ``residual`` if that is given, and rounds the result; grid (rows)."""
+    """A program norms a row, after adding it to ``residual`` if that is given, and rounds the result; grid (rows).
+
+    Args:
+        row_stride, group_stride: of ``scales``.
+        GROUP: values that share a scale: a power of two, of which ``BLOCK`` is a multiple.
+    """
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     mask = columns < SIZE
@@ -195,27 +210,32 @@ def _quantize_normed_kernel(
     wide = added.to(tl.float32)
     wide *= tl.rsqrt(tl.sum(wide * wide, axis=0) / SIZE + eps)
     normed = scale_normed(wide, norm_weight, added.dtype).to(tl.float32)
-    largest = tl.abs(normed)
-    scale = _scale_of(largest, LARGEST)
-    tl.store(scales + row, scale)
-    rounded = normed * tl.div_rn(1.0, scale)
+    GROUPS: tl.constexpr = BLOCK // GROUP
+    normed = tl.reshape(normed, [GROUPS, GROUP])
+    scale = _scale_of(tl.abs(normed), LARGEST)
+    groups = tl.arange(0, GROUPS)
+    tl.store(scales + row * row_stride + groups * group_stride, scale, groups * GROUP < SIZE)
+    rounded = normed * tl.div_rn(tl.full([GROUPS], 1.0, tl.float32), scale)[:, None]
     if ROUND:
         rounded = _rounded(rounded, LARGEST)
+    rounded = tl.reshape(rounded, [BLOCK])
     tl.store(values + row * SIZE + columns, rounded.to(values.dtype.element_ty), mask)
 
 
-def quantize_normed(norm: DeferredNorm) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_normed(norm: DeferredNorm, group: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """The rows of a norm rounded to float8, as :func:`quantize_rows` rounds them; settles the norm.
 
     The sum overwrites ``norm.residual``, as :func:`octavo.kernels.basic.add_rms_norm` has it.
+
+    Args:
+        group: for scales of groups instead, as :func:`quantize_groups` has them by group; a power of two.
     """
     x, total = norm.x, norm.residual
     x = x if x.stride(-1) == 1 else x.contiguous()
     if total is not None and total.stride(-1) != 1:
         total = total.contiguous()
     num_rows, size = x.shape
-    values = torch.empty(num_rows, size, dtype=FLOAT8, device=x.device)
-    scales = torch.empty(num_rows, 1, dtype=torch.float32, device=x.device)
+    values, scales = _empty_rounded(num_rows, size, group or size, FLOAT8, x.device, by_group=group is not None)
     if num_rows:
         block = triton.next_power_of_2(size)
         _quantize_normed_kernel[(num_rows,)](
@@ -227,7 +247,9 @@ def quantize_normed(norm: DeferredNorm) -> tuple[torch.Tensor, torch.Tensor]:
             norm.eps,
             x.stride(0),
             0 if total is None else total.stride(0),
+            *scales.stride(),
             SIZE=size,
+            GROUP=group or block,
             BLOCK=block,
             LARGEST=LARGEST[FLOAT8],
             ROUND=IS_INTERPRETED,  # as above

@@ -31,7 +31,14 @@ from octavo.execution.sampling_tail import SamplingTail
 from octavo.execution.sizes import DeviceSizes
 from octavo.kernels import triton as triton_kernels
 from octavo.kernels.dispatch import bind
-from octavo.kernels.triton import launch, linear, prefill_attention, quantize, register  # noqa: F401
+from octavo.kernels.triton import (  # noqa: F401
+    launch,
+    linear,
+    linear_float8,
+    prefill_attention,
+    quantize,
+    register,
+)
 from octavo.kernels.triton.attention import TritonAttention
 from octavo.kernels.triton.linear import SmallBatchLinear
 from octavo.kernels.triton.step import TritonStepKernels
@@ -62,10 +69,10 @@ CASES: dict[str, tuple[str, torch.dtype, int, bool]] = {
     "gemma3-float16-deterministic-drafts": ("Gemma3ForCausalLM", torch.float16, 64, True),
     "llama-bfloat16": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-float8": ("LlamaForCausalLM", torch.bfloat16, 64, False),
+    "llama-bfloat16-float8-blocks": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-int4": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-int4-wide-groups": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-bytes": ("LlamaForCausalLM", torch.bfloat16, 64, False),
-    "llama-bfloat16-blocks": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-int8": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-mxfp4": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "qwen3-moe-bfloat16": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
@@ -128,11 +135,16 @@ def main(case: str) -> None:
             module.num_multiprocessors = lambda device: 132
         if hasattr(module, "is_hopper"):
             module.is_hopper = lambda device: True
+        if hasattr(module, "multiplies_blocks"):
+            module.multiplies_blocks = lambda device: True
     windows = (
         ("full_attention", "sliding_attention") if architecture.startswith(("Gemma", "GptOss")) else ("full_attention",)
     )
     # A group of 128 inputs takes other kernels than one of 32.
-    hidden, between = (256, 384) if case.endswith(("wide-groups", "bytes", "blocks")) else (64, 96)
+    hidden, between = (256, 384) if case.endswith(("wide-groups", "bytes")) else (64, 96)
+    if case.endswith("blocks"):
+        hidden, between = 512, 512
+        linear_float8.MAX_BLOCK_ROWS = 1024  # torch multiplies blocks on GPUs only
     if case == "llama-bfloat16":
         hidden = 2560  # a norm's row is ten rounds of its GEMM: no power of two
     elif case == "qwen3-bfloat16":
@@ -155,6 +167,8 @@ def main(case: str) -> None:
     quantization: QuantizationConfig = Unquantized()
     if case.endswith("float8"):
         quantization = round_to_float8(replace(options, has_float8=True))
+    elif case.endswith("blocks"):
+        quantization = parse_float8({"weight_block_size": [128, 128]}, replace(options, has_float8=True))
     elif "int4" in case:
         group = 128 if case.endswith("wide-groups") else 32
         quantization = parse_gptq({"bits": 4, "group_size": group, "sym": False}, options)
@@ -162,8 +176,6 @@ def main(case: str) -> None:
         quantization = round_to_mxfp4(replace(options, has_groups=True))
     elif case.endswith("bytes"):
         quantization = round_to_int8(replace(options, has_groups=True))
-    elif case.endswith("blocks"):
-        quantization = parse_float8({"weight_block_size": [128, 128]}, replace(options, has_float8=True))
     elif case.endswith("int8"):
         int8 = {"dtype": "int8", "qscheme": "per_channel"}
         quantization = parse_quark({"global_quant_config": {"weight": int8, "input_tensors": int8}}, options)
@@ -179,6 +191,8 @@ def main(case: str) -> None:
     for parameter in model.parameters():
         if parameter.dtype is torch.uint8:
             parameter.zero_()  # not all bytes are scales
+        elif case.endswith("blocks") and parameter.dtype is torch.float32:
+            parameter.fill_(1)  # a scale for each block
     for module in model.modules():
         if isinstance(module, Router):
             module.weight.normal_()

@@ -18,10 +18,10 @@ CASES = {
     "gemma3-float16-deterministic-drafts": True,
     "llama-bfloat16-drafts": True,
     "llama-bfloat16-float8": True,
+    "llama-bfloat16-float8-blocks": True,
     "llama-bfloat16-int4": True,
     "llama-bfloat16-int4-wide-groups": True,
     "llama-bfloat16-bytes": True,
-    "llama-bfloat16-blocks": True,
     "llama-bfloat16-int8": True,
     "llama-bfloat16-mxfp4": True,
     "llama-bfloat16": True,
@@ -64,7 +64,7 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
     indexer = {"_score_kernel", "_choose_kernel", "_store_kernel"}
     assert names & indexer == (indexer if case.endswith("indexer") else set())
     has_experts = "-moe-" in case or case.startswith("gpt-oss")
-    stored = case.endswith(("float8", "int4", "int8", "mxfp4", "bytes", "blocks"))
+    stored = case.endswith(("float8", "blocks", "int4", "int8", "mxfp4", "bytes"))
     experts = {"order_kernel", "sum_kernel", "logits_kernel", "choose_kernel"}
     # An indexer's heads are weighed as experts are.
     others = {"logits_kernel"} if case.endswith("indexer") else set()
@@ -79,9 +79,9 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
     if has_hopper_kernel and case.startswith("llama-bfloat16"):
         # Fresh prompts, others, which read cached keys, and with large heads long fresh ones, which store theirs.
         assert counts["_hopper_kernel"] == (3 if case.endswith("drafts") else 2)
-    assert ("_quantize_kernel" in names) == case.endswith(("float8", "int8"))
-    assert ("_quantize_normed_kernel" in names) == case.endswith("float8")
-    assert ("float8_linear_kernel" in names) == case.endswith("float8")
+    assert ("_quantize_kernel" in names) == case.endswith(("float8", "blocks", "int8"))
+    assert ("_quantize_normed_kernel" in names) == case.endswith(("float8", "blocks"))
+    assert ("float8_linear_kernel" in names) == case.endswith(("float8", "blocks"))
     assert ("int8_kernel" in names) == case.endswith("int8")
     kernels = {"grouped_kernel", "stream_grouped_kernel", "direct_kernel", "hopper_grouped_kernel", "dequantize_kernel"}
     kernels |= {"unit_kernel", "bytes_kernel"}

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from octavo.errors import UnsupportedModelError
-from octavo.kernels import grouped
+from octavo.kernels import DeferredNorm, grouped, rms_norm
 from octavo.kernels.grouped import GroupedTensors
+from octavo.kernels.linear import GATES
 from octavo.kernels.scaled import FLOAT8, quantize_rows
 from octavo.kernels.triton.block_float8 import BLOCK, block_scales, multiplies_blocks
 from octavo.kernels.triton.grouped import GroupedLinear
@@ -53,8 +54,8 @@ def test_scales_by_block(device: torch.device) -> None:
 
 @needs_hopper
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("num_rows", [17, 33, 100, 1001])
-@pytest.mark.parametrize(("num_outputs", "num_inputs"), [(256, 1024), (400, 1536)])
+@pytest.mark.parametrize("num_rows", [17, 33, 100, 250, 1001])
+@pytest.mark.parametrize(("num_outputs", "num_inputs"), [(256, 1024), (400, 1536), (768, 512)])
 def test_many_rows_are_rounded(
     device: torch.device, num_outputs: int, num_inputs: int, num_rows: int, bias: bool
 ) -> None:
@@ -68,11 +69,30 @@ def test_many_rows_are_rounded(
     assert multiplies_blocks(device)
     y = GroupedLinear(weight, own_bias, deterministic=False, rounds_inputs=True)(x)
     torch.testing.assert_close(y.double(), expected, rtol=1e-2, atol=1e-2)
+    gated = GroupedLinear(weight, own_bias, deterministic=False, rounds_inputs=True).gated(x, "silu")
+    torch.testing.assert_close(gated.double(), GATES["silu"](expected), rtol=2e-2, atol=3e-2)
     plain = GroupedLinear(weight, own_bias, deterministic=False)(x)
     assert not torch.equal(plain, y), "others keep their activations"
     torch.testing.assert_close(
         plain.double(), x.double() @ exact.T + (expected - rounded.flatten(1) @ exact.T), rtol=1e-2, atol=2e-2
     )
+
+
+@needs_hopper
+@pytest.mark.parametrize("num_rows", [17, 200, 600])
+def test_normed_rows_are_rounded(device: torch.device, num_rows: int) -> None:
+    op = GroupedLinear(make(device, 512, 1024), None, deterministic=False, rounds_inputs=True)
+    x, residual = (random(device, seed, num_rows, 1024).bfloat16() for seed in (3, 4))
+    norm_weight = 1 + random(device, 5, 1024).bfloat16() / 4
+    for activation in ("none", "silu"):
+        norm = DeferredNorm(x, residual.clone(), norm_weight, 1e-6)
+        y = op.normed(norm, activation)
+        assert y is not None
+        total = x + residual
+        assert torch.equal(norm.total, total)
+        rows = rms_norm.reference(total, norm_weight, 1e-6)
+        expected = op(rows) if activation == "none" else op.gated(rows, activation)
+        torch.testing.assert_close(y, expected, rtol=2e-2, atol=5e-2)
 
 
 @needs_hopper

@@ -9,9 +9,11 @@ import torch
 
 from octavo.kernels import scaled as twins
 from octavo.kernels.linear import GATES
+from octavo.kernels.scaled import FLOAT8
 from octavo.kernels.triton import linear_float8, linear_stream
 from octavo.kernels.triton.linear_float8 import Float8Tile, choose_tile, float8_linear
 from octavo.kernels.triton.linear_workspace import Workspace
+from octavo.kernels.triton.quantize import quantize_groups
 
 needs_hopper = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs an H100 or H200"
@@ -47,12 +49,23 @@ TILES = [
 ]
 """Of one program; see :func:`divide`."""
 
+BLOCK_TILES = [
+    Float8Tile(1, 16, 128, 20, 1, 1),
+    Float8Tile(3, 16, 128, 2, 1, 1),
+    Float8Tile(2, 32, 128, 10, 1, 1),
+    Float8Tile(3, 64, 128, 6, 1, 1),
+    Float8Tile(1, 64, 128, 13, 1, 1),
+]
+"""Likewise, for scales by block."""
 
+
+@pytest.mark.parametrize("by_block", [False, True])
 @pytest.mark.parametrize(("num_weights", "num_features", "is_gated"), SHAPES)
-def test_chosen_tiles_fit(num_weights: int, num_features: int, is_gated: bool) -> None:
-    for num_rows in range(1, linear_float8.MAX_ROWS + 1):
-        tile = choose_tile(num_rows, num_weights, num_features, num_sms=NUM_SMS)
+def test_chosen_tiles_fit(num_weights: int, num_features: int, is_gated: bool, by_block: bool) -> None:
+    for num_rows in range(1, (linear_float8.MAX_BLOCK_ROWS if by_block else linear_float8.MAX_ROWS) + 1):
+        tile = choose_tile(num_rows, num_weights, num_features, num_sms=NUM_SMS, by_block=by_block)
         assert tile is not None
+        assert not by_block or (tile.num_rows <= 64 and tile.num_columns == 128)
         num_tiles = -(-num_weights // tile.num_weights) * -(-num_rows // tile.num_rows)
         assert 1 <= tile.num_parts <= -(-num_features // tile.num_columns)
         if tile.num_parts > 1:  # programs wait for each other
@@ -60,6 +73,8 @@ def test_chosen_tiles_fit(num_weights: int, num_features: int, is_gated: bool) -
         assert 1 <= tile.num_programs <= min(num_tiles * tile.num_parts, NUM_SMS)
         # A warpgroup's threads exchange outputs by way of 2 KiB.
         ring_bytes = tile.num_stages * tile.num_columns * (tile.num_weights + tile.num_rows)
+        if by_block:  # 128 bytes for a warpgroup's scale and its gate's each, and rows' scales
+            ring_bytes += tile.num_stages * (256 * tile.num_groups + 4 * max(tile.num_rows, 32))
         assert tile.num_stages >= 2 and ring_bytes + (tile.num_groups * 2 + 1 << 10) <= SHARED_MEMORY
         assert (tile.num_groups + 1) * tile.num_registers * 128 <= 65536
         left = (tile.num_groups + 1) * tile.num_registers - tile.num_groups * tile.num_group_registers
@@ -102,6 +117,9 @@ def test_many_rows_are_left_to_the_library() -> None:
     assert choose_tile(most, 4096, 12288, num_sms=NUM_SMS) is not None
     assert choose_tile(most + 1, 4096, 12288, num_sms=NUM_SMS) is None
     assert choose_tile(0, 4096, 12288, num_sms=NUM_SMS) is None
+    most = linear_float8.MAX_BLOCK_ROWS
+    assert choose_tile(most, 4096, 12288, num_sms=NUM_SMS, by_block=True) is not None
+    assert choose_tile(most + 1, 4096, 12288, num_sms=NUM_SMS, by_block=True) is None
     assert linear_stream.choose_float8_tile(9, 4096, 4096, is_gated=False, num_sms=NUM_SMS) is None
 
 
@@ -158,6 +176,45 @@ def test_products(
         assert not space.arrivals.any()
         atol = 5e-3 * expected.abs().max().item()
         torch.testing.assert_close(out.double(), expected, rtol=1e-2, atol=atol)
+
+
+@needs_hopper
+@pytest.mark.parametrize("tile", BLOCK_TILES, ids=str)
+@pytest.mark.parametrize(
+    ("num_rows", "num_weights", "num_features", "activation", "has_bias"),
+    [
+        (9, 272, 512, "none", False),
+        (40, 512, 1024, "silu", True),
+        (100, 8, 2048, "none", True),
+        (300, 768, 1536, "gelu_tanh", False),
+    ],
+)
+def test_products_by_block(
+    tile: Float8Tile, num_rows: int, num_weights: int, num_features: int, activation: str, has_bias: bool
+) -> None:
+    generator = torch.Generator("cuda").manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, device="cuda")
+
+    weight = (random(num_weights, num_features) * 64).to(FLOAT8)
+    scales = (random(-(-num_weights // 128), num_features // 128).abs() + 0.1) / 64 / num_features**0.5
+    x, row_scales = quantize_groups(random(num_rows, num_features) * random(num_rows, 1), 128, by_group=True)
+    bias = random(num_weights).bfloat16() if has_bias else None
+    wide = weight.double() * scales.repeat_interleave(128, 0)[:num_weights].repeat_interleave(128, 1)
+    expected = (x.double() * row_scales.repeat_interleave(128, 1))[:num_rows] @ wide.T
+    expected = expected if bias is None else expected + bias.double()
+    expected = expected if activation == "none" else GATES[activation](expected)
+    for divided in divide(tile, num_rows, num_weights, num_features):
+        num_partials, num_counters = divided.workspace(num_rows, num_weights)
+        space = Workspace(
+            torch.full((num_partials,), float("nan"), device="cuda"),
+            torch.zeros(num_counters, dtype=torch.int32, device="cuda"),
+        )
+        for dtype in (torch.bfloat16, torch.float16):
+            y = torch.full(expected.shape, float("nan"), device="cuda", dtype=dtype)
+            float8_linear(x, row_scales, weight, scales, bias, y, activation, divided, space)
+            torch.testing.assert_close(y.double(), expected, rtol=1e-2, atol=5e-3 * expected.abs().max().item())
 
 
 @needs_hopper

@@ -84,6 +84,31 @@ def test_normed_rows_are_rounded_as_the_twins_do(
     assert not shape[0] or is_same.mean() > 0.95
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(5, 384), (4, 1024), (1, 128), (0, 256)])
+@pytest.mark.parametrize("has_residual", [False, True])
+def test_normed_rows_are_rounded_by_groups(
+    has_residual: bool, shape: tuple[int, int], dtype: torch.dtype, device: torch.device
+) -> None:
+    num_rows, size = shape
+    generator = torch.Generator().manual_seed(0)
+    x, residual = (torch.randn(shape, generator=generator).to(device, dtype) for _ in "xr")
+    weight = (1 + torch.randn(size, generator=generator) / 4).to(device, dtype)
+    total = x + residual if has_residual else x.clone()
+    norm = DeferredNorm(x, residual if has_residual else None, weight, 1e-6)
+    values, scales = quantize.quantize_normed(norm, 128)
+    assert torch.equal(norm.total, total)
+    expected, expected_scales = quantize.quantize_groups(rms_norm.reference(total, weight, 1e-6), 128, by_group=True)
+    assert values.shape == expected.shape and scales.shape == expected_scales.shape
+    assert scales.stride() == expected_scales.stride()
+    values, scales, expected, expected_scales = (
+        tensor[:num_rows] for tensor in (values, scales, expected, expected_scales)
+    )
+    torch.testing.assert_close(scales, expected_scales, rtol=2 * torch.finfo(dtype).eps, atol=0)
+    is_same = (values.float() == expected.float()).float()
+    assert not num_rows or is_same.mean() > 0.95
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_normed_row_that_is_no_number_stays_alone(bad: float, device: torch.device) -> None:
     x = torch.ones(3, 32, device=device, dtype=torch.bfloat16)
