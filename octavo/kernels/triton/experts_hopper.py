@@ -24,8 +24,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from octavo.kernels.scaled import FLOAT8
 from octavo.kernels.triton.experts_kernel import activate
 from octavo.kernels.triton.gluon_names import copy_async, load_async
+from octavo.kernels.triton.hopper_tiles import tile_descriptor
 from octavo.kernels.triton.launch import dependent_launch, is_hopper, num_multiprocessors
-from octavo.kernels.triton.linear_hopper import tile_descriptor
 from octavo.records.experts import ExpertSpec
 
 BLOCK_M = 128

@@ -35,8 +35,8 @@ from octavo.kernels.triton.grouped_unpack import (
     unpack_pairs,
     unpack_terms,
 )
+from octavo.kernels.triton.hopper_tiles import partial_places, tile_descriptor
 from octavo.kernels.triton.launch import dependent_launch
-from octavo.kernels.triton.linear_hopper import partial_places, tile_descriptor
 from octavo.kernels.triton.linear_stream import apply_gate
 from octavo.kernels.triton.linear_workspace import Workspace
 

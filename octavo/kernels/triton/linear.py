@@ -1,7 +1,7 @@
 """Small-M GEMMs ``y = x Wᵀ``, bound by the memory bandwidth at which ``W`` can be read.
 
-:class:`SmallBatchLinear` holds one weight and chooses a kernel by the number of rows: :mod:`linear_stream` up to 32,
-:mod:`linear_hopper` for 33 to 128, :mod:`linear_kernel` for wide or deterministic GEMMs, else the vendor's library.
+:class:`SmallBatchLinear` holds one weight and chooses a kernel by the number of rows: :mod:`linear_stream` up to 16 or
+32, :mod:`linear_hopper` up to 256, :mod:`linear_kernel` for wide or deterministic GEMMs, else the vendor's library.
 """
 
 import functools
@@ -15,7 +15,8 @@ from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.linear import GATES, LinearOp
 from octavo.kernels.triton import linear_hopper
 from octavo.kernels.triton.launch import IS_INTERPRETED, aligned_rows, dependent_launch, num_multiprocessors
-from octavo.kernels.triton.linear_hopper import HopperGemmTile, hopper_linear
+from octavo.kernels.triton.linear_float8 import Float8Tile
+from octavo.kernels.triton.linear_hopper import hopper_linear
 from octavo.kernels.triton.linear_kernel import linear_kernel
 from octavo.kernels.triton.linear_normed_rows import normed_rows_linear, norms_rows
 from octavo.kernels.triton.linear_plan import WIDE_CHANNELS, LinearPlan, choose_plan
@@ -23,7 +24,7 @@ from octavo.kernels.triton.linear_stream import MAX_FLOAT8_ROWS, StreamGemmTile,
 from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
 from octavo.platforms import compute_capability
 
-Choice = LinearPlan | StreamGemmTile | HopperGemmTile | None
+Choice = LinearPlan | StreamGemmTile | Float8Tile | None
 """The kernel's configuration for a GEMM; None is the vendor's library."""
 
 
@@ -117,16 +118,15 @@ class SmallBatchLinear(LinearOp):
                     num_sms=self._num_sms,
                 )
             elif not IS_INTERPRETED:  # the interpreter does not run Gluon kernels
-                choose = choose_tile if num_rows < linear_hopper.FEWEST_ROWS else linear_hopper.choose_tile
-                self._choices[key] = choose(
-                    num_rows, num_channels, num_features, is_gated=is_gated, num_sms=self._num_sms
-                )
+                self._choices[key] = linear_hopper.choose_tile(
+                    num_rows, len(self.weight), num_features, is_gated=is_gated, num_sms=self._num_sms
+                ) or choose_tile(num_rows, num_channels, num_features, is_gated=is_gated, num_sms=self._num_sms)
         return self._choices.setdefault(key, None)
 
     def launch(
         self,
         x: torch.Tensor,
-        choice: LinearPlan | StreamGemmTile | HopperGemmTile,
+        choice: LinearPlan | StreamGemmTile | Float8Tile,
         activation: str,
         out: torch.Tensor | None = None,
         norm: DeferredNorm | None = None,
@@ -141,8 +141,8 @@ class SmallBatchLinear(LinearOp):
         assert y.is_contiguous()
         if isinstance(choice, StreamGemmTile):
             stream_linear(x, self.weight, self.bias, y, activation, choice, norm=norm)
-        elif isinstance(choice, HopperGemmTile):
-            needed = linear_hopper.workspace_size(len(x), y.shape[1], choice, is_gated=activation != "none")
+        elif isinstance(choice, Float8Tile):
+            needed = choice.workspace(len(x), len(self.weight))
             space = self._space = reserve_workspace(x.device, *needed, at_hand=self._space)
             hopper_linear(x, self.weight, self.bias, y, activation, choice, space)
         else:

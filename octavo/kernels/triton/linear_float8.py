@@ -1,4 +1,6 @@
-"""Warp-specialised GEMMs of float8 (e4m3) for Hopper: ``y = (x Wᵀ) · row scales · channel scales``.
+"""Warp-specialised GEMMs of few rows for Hopper: ``y = (x Wᵀ) · row scales · channel scales`` of float8 (e4m3).
+
+The same kernel multiplies 16-bit values, without scales; :mod:`.linear_hopper` chooses tiles for these.
 
 A program multiplies tiles of 64 to 192 weight rows by up to 256 rows of ``x``, or a part of the K steps of one tile. In
 it, one producer warp keeps a ring full of weights, another of rows of ``x``, from one tile to the next; the first does
@@ -31,8 +33,8 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.triton.gluon_names import barrier, load_async, reinterpret
+from octavo.kernels.triton.hopper_tiles import partial_places, tile_descriptor
 from octavo.kernels.triton.launch import dependent_launch
-from octavo.kernels.triton.linear_hopper import partial_places, tile_descriptor
 from octavo.kernels.triton.linear_stream import apply_gate
 from octavo.kernels.triton.linear_workspace import Workspace
 
@@ -85,7 +87,7 @@ class Float8Tile:
 
     @property
     def is_exact(self) -> bool:
-        """Whether sums of 256 features are added to a float32 sum."""
+        """Whether float8 sums of 256 features are added to a float32 sum."""
         return self.num_rows <= _MAX_EXACT_ROWS
 
     @property
@@ -147,9 +149,9 @@ def choose_tile(
 
 def float8_linear(
     x: torch.Tensor,
-    row_scales: torch.Tensor,
+    row_scales: torch.Tensor | None,
     weight: torch.Tensor,
-    scales: torch.Tensor,
+    scales: torch.Tensor | None,
     bias: torch.Tensor | None,
     out: torch.Tensor,
     activation: str,
@@ -159,12 +161,12 @@ def float8_linear(
     """``y = x Wᵀ · row scales · scales + b``, or with an activation ``act(y₁) · y₂`` for the halves of ``y``.
 
     Args:
-        x: ``[M, K]`` float8, contiguous, K a multiple of 16.
+        x: ``[M, K]`` float8, bfloat16 or float16; rows contiguous, each aligned to 16 bytes.
         row_scales: ``[M, 1]`` float32; beside scales by block ``[M, K / 128]``, those of a group neighbours in memory.
-            Then M may be larger than that of ``out``.
-        weight: ``[N, K]`` float8, contiguous; with an activation, N is a multiple of 16.
+            Then M may be larger than that of ``out``. None of 16-bit values.
+        weight: ``[N, K]`` of the same type, contiguous, aligned to 16 bytes; with an activation, N is a multiple of 16.
         scales: ``[N]`` float32; or by block ``[N / 128, K / 128]``, contiguous, K a multiple of 512 and with an
-            activation N of 256.
+            activation N of 256. None of 16-bit values.
         out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous.
         activation: "none", "silu" or "gelu_tanh".
         space: at least of :meth:`Float8Tile.workspace`; launches of one stream may share it.
@@ -176,7 +178,8 @@ def float8_linear(
     else:
         weight_desc = _gated_descriptor(weight, tile.num_columns)
     scale_arguments: tuple[Any, ...] = None, None, row_scales, scales
-    if scales.dim() == 2:
+    if scales is not None and scales.dim() == 2:
+        assert row_scales is not None, "rows are rounded where weights are"
         blocks = scales.unflatten(0, (1 if activation == "none" else 2, -1))
         at_once = _SCALES_AT_ONCE.value
         x_scale_desc = _scale_descriptor(row_scales.T, [1, max(tile.num_rows, at_once)])
@@ -197,7 +200,7 @@ def float8_linear(
         -(-len(weight) // tile.num_weights) * row_tiles,
         GROUPS=tile.num_groups,
         STAGES=tile.num_stages,
-        EXACT=tile.is_exact,
+        EXACT=tile.is_exact and row_scales is not None,
         ACTIVATION=activation,
         REGISTERS=tile.num_group_registers,
         num_warps=4,
@@ -214,12 +217,13 @@ def _gated_descriptor(weight: torch.Tensor, num_columns: int) -> TensorDescripto
     num_weights, num_features = weight.shape
     shape = [num_weights // 16, 2, 8, num_features]
     strides = [8 * num_features, num_weights // 2 * num_features, num_features, 1]
-    return TensorDescriptor(weight, shape, strides, [BLOCK // 16, 2, 8, num_columns], _gated_layout(num_columns))
+    layout = _gated_layout(num_columns, weight.element_size())
+    return TensorDescriptor(weight, shape, strides, [BLOCK // 16, 2, 8, num_columns], layout)
 
 
 @functools.cache
-def _gated_layout(num_columns: int) -> gl.NVMMASharedLayout:
-    return gl.NVMMASharedLayout(min(num_columns, 128), 8, rank=4)
+def _gated_layout(num_columns: int, element_size: int) -> gl.NVMMASharedLayout:
+    return gl.NVMMASharedLayout(min(num_columns * element_size, 128), 8 * element_size, rank=4)
 
 
 def _scale_descriptor(scales: torch.Tensor, box: list[int]) -> TensorDescriptor:
@@ -427,7 +431,8 @@ def _consume(
     # With three warpgroups, there are not enough registers for the results of 256 rows in one instruction.
     width: gl.constexpr = rows if GROUPS < 3 else min(rows, 128)
     overlap: gl.constexpr = 3 * rows // 2 + 48 <= REGISTERS
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, width, 32])
+    depth: gl.constexpr = 256 // rings[0].dtype.primitive_bitwidth
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, width, depth])
     first, last = _own_steps(sizes)
     if PDL:
         gdc_wait()
@@ -438,8 +443,69 @@ def _consume(
         if num_parts == 1:
             _write(total, outputs, block, first_row, ACTIVATION)
         else:
-            _add_parts(total, outputs, num_parts, tile, block, first_row, GROUP, GROUPS, ACTIVATION)
+            _merge(total, outputs, num_parts, tile, block, first_row, GROUP, GROUPS, ACTIVATION)
         start += last - first
+
+
+@gluon.jit
+def _merge(
+    total,
+    outputs,
+    num_parts,
+    tile,
+    block,
+    first_row,
+    GROUP: gl.constexpr,
+    GROUPS: gl.constexpr,
+    ACTIVATION: gl.constexpr,
+):
+    """Add up the parts of a tile and write it."""
+    MOST: gl.constexpr = min(total.shape[1] // 8, 4)  # pieces of eight rows or more
+    if GROUPS > 1:  # with few registers
+        _add_parts(total, outputs, num_parts, tile, block, first_row, GROUP, GROUPS, ACTIVATION)
+    elif num_parts == 2:
+        _exchange(total, outputs, tile, block, first_row, 2, ACTIVATION)
+    elif num_parts == MOST:
+        _exchange(total, outputs, tile, block, first_row, MOST, ACTIVATION)
+    else:
+        _add_parts(total, outputs, num_parts, tile, block, first_row, GROUP, GROUPS, ACTIVATION)
+
+
+@gluon.jit
+def _exchange(total, outputs, tile, block, first_row, PARTS: gl.constexpr, ACTIVATION: gl.constexpr):
+    """:func:`_add_parts` of one warpgroup and two or four parts: sums of the rows that it writes stay in registers."""
+    partials, arrivals = outputs[4], outputs[5]
+    rows: gl.constexpr = total.shape[1]
+    piece_rows: gl.constexpr = rows // PARTS
+    piece_size: gl.constexpr = 64 * piece_rows
+    part = gl.program_id(0) % PARTS
+    first, second = _halves(total)
+    if PARTS == 2:
+        pieces = (first, second)
+    else:
+        pieces = _halves(first) + _halves(second)
+    own = pieces[0]
+    layout: gl.constexpr = own.type.layout
+    spots = partials + tile * (PARTS * 64 * rows) + partial_places(piece_rows, piece_rows, layout)
+    for piece in gl.static_range(PARTS):
+        if piece == part:
+            own = pieces[piece]
+        else:
+            gl.store(spots + (part * (64 * rows) + piece * piece_size), pieces[piece])
+    # All threads' stores come before the arrival, and their loads after those of the others.
+    barrier()
+    arrival = arrivals + tile
+    num_arrived = gl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") + 1
+    while num_arrived < PARTS:
+        num_arrived = gl.atomic_add(arrival, 0, sem="acquire", scope="gpu")
+    for step in gl.static_range(1, PARTS):
+        other = (part + step) % PARTS
+        # Bypass L1: another multiprocessor wrote this.
+        own += gl.load(spots + (other * (64 * rows) + part * piece_size), cache_modifier=".cg")
+    _write(own, outputs, block, first_row + part * piece_rows, ACTIVATION)
+    # The last of those that have waited resets the counter.
+    if gl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") + 1 == 2 * PARTS:
+        gl.store(arrival, 0)
 
 
 @gluon.jit
@@ -515,16 +581,10 @@ def _halves(total):
 def _write(total, outputs, block, first_row, ACTIVATION: gl.constexpr):
     """Write a block's outputs of some rows, from its sums ``[64, rows]``; 64 rows at a time, to save registers."""
     rows: gl.constexpr = total.shape[1]
-    if rows == 256:
+    if rows > 64:
         first, second = _halves(total)
-        for half in gl.static_range(2):
-            low, high = _halves(first if half == 0 else second)
-            _write_rows(low, outputs, block, first_row + 128 * half, ACTIVATION)
-            _write_rows(high, outputs, block, first_row + 128 * half + 64, ACTIVATION)
-    elif rows == 128:
-        low, high = _halves(total)
-        _write_rows(low, outputs, block, first_row, ACTIVATION)
-        _write_rows(high, outputs, block, first_row + 64, ACTIVATION)
+        _write(first, outputs, block, first_row, ACTIVATION)
+        _write(second, outputs, block, first_row + rows // 2, ACTIVATION)
     else:
         _write_rows(total, outputs, block, first_row, ACTIVATION)
 
@@ -595,7 +655,8 @@ def float8_linear_kernel(
 ):
     """Grid (programs). Tiles of the same weight rows follow each other."""
     columns: gl.constexpr = x_desc.block_shape[1]
-    slots_layout: gl.constexpr = gl.NVMMASharedLayout(min(columns, 128), 8, rank=2)
+    bits: gl.constexpr = weight_desc.dtype.primitive_bitwidth
+    slots_layout: gl.constexpr = gl.NVMMASharedLayout(min(columns * bits // 8, 128), bits, rank=2)
     weight_slots = gl.allocate_shared_memory(weight_desc.dtype, [STAGES * GROUPS, 64, columns], slots_layout)
     x_slots = gl.allocate_shared_memory(x_desc.dtype, [STAGES] + x_desc.block_shape, x_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
