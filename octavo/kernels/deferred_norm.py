@@ -1,9 +1,24 @@
 """A norm that the kernel computes which reads its result."""
 
+from dataclasses import dataclass
+
 import torch
 
 from octavo.kernels.basic import add_rms_norm, rms_norm
 from octavo.kernels.dispatch import device_function
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedRows:
+    """Rows times a norm's weight, not yet divided by their root mean square.
+
+    Attributes:
+        values: ``[M, N]``.
+        squares: ``[M, P]`` float32, sums of squares of parts of the rows without the weight.
+    """
+
+    values: torch.Tensor
+    squares: torch.Tensor
 
 
 class DeferredNorm:
@@ -13,13 +28,22 @@ class DeferredNorm:
         x: ``[M, N]``; the sum, once a kernel has computed it.
         residual: ``[M, N]``; None for none, and once the sum is there.
         weight: ``[N]``.
+        weighted: what the kernel that computed the sum left of it; None if it left nothing.
     """
 
-    def __init__(self, x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float) -> None:
+    def __init__(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        weight: torch.Tensor,
+        eps: float,
+        weighted: WeightedRows | None = None,
+    ) -> None:
         self.x = x
         self.residual = residual
         self.weight = weight
         self.eps = eps
+        self.weighted = weighted
         self._normed: torch.Tensor | None = None
 
     @property

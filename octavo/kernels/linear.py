@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from octavo.kernels.basic import gelu_tanh_and_mul, silu_and_mul
-from octavo.kernels.deferred_norm import DeferredNorm
+from octavo.kernels.deferred_norm import DeferredNorm, WeightedRows
 from octavo.kernels.dispatch import device_function, kernel
 
 GATES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"silu": silu_and_mul, "gelu_tanh": gelu_tanh_and_mul}
@@ -47,6 +47,16 @@ class LinearOp(ABC):
 
         Args:
             activation: "none" or a name in :data:`GATES`.
+        """
+        return None
+
+    def added(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> WeightedRows | None:
+        """Add ``x Wᵀ + b`` to ``residual``, in its memory; None if no kernel does that, and nothing was done.
+
+        Args:
+            x: ``[M, in]``.
+            residual: ``[M, out]``.
+            weight: ``[out]``, of the norm that reads the sum.
         """
         return None
 

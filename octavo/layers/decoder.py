@@ -1,7 +1,8 @@
 """Decoder layers: norms around an attention module and a feed-forward module, and the usual attention module.
 
 A layer gets ``x``, the output of the layer before it, and ``residual``, the stream to which ``x`` is still to be added,
-so that each addition shares a kernel with the norm after it. It returns the same pair. Attention modules take
+so that each addition shares a kernel with the norm after it, or with the GEMM before that
+(:class:`octavo.kernels.DeferredOutput`). It returns the same pair. Attention modules take
 ``(x, ropes, step)`` and feed-forward modules ``x``; both return what is added to the stream.
 """
 
@@ -11,11 +12,12 @@ import torch
 from torch import nn
 
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import NO_TERMS, AttentionSpec, DeferredNorm, HeadNorms, RopeTables
+from octavo.kernels import NO_TERMS, AttentionSpec, DeferredNorm, DeferredOutput, HeadNorms, RopeTables
 from octavo.layers.attention import Attention
 from octavo.layers.build import Build
 from octavo.layers.context import StepContext
 from octavo.layers.head_terms import AttentionTerms
+from octavo.layers.linear import defer_output
 from octavo.layers.norm import Norm, RMSNorm
 from octavo.layers.qkv import QKVOrder
 from octavo.layers.rotary import MAIN_ROPE
@@ -90,6 +92,11 @@ class RotaryAttention(nn.Module):
         return self.o_proj(self.attention(*self.prepare(self.qkv_proj(x), ropes), step, terms))
 
     @property
+    def last_layer(self) -> nn.Module:
+        """See :class:`octavo.layers.linear.EndsInLayer`."""
+        return self.o_proj
+
+    @property
     def head_norms(self) -> HeadNorms | None:
         """The norms of each head's query and key."""
         if self.q_norm is None or self.k_norm is None:
@@ -123,10 +130,17 @@ class PreNormLayer(nn.Module):
         self.self_attn = attention
         self.post_attention_layernorm = norm()
         self.mlp = feed_forward
+        # Not before a mixture of experts, whose router reads rows that are normed.
+        if defer_output(feed_forward):
+            defer_output(attention)
 
     def forward(
-        self, x: torch.Tensor, residual: torch.Tensor | None, ropes: Mapping[str, RopeTables], step: StepContext
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self,
+        x: torch.Tensor | DeferredOutput,
+        residual: torch.Tensor | None,
+        ropes: Mapping[str, RopeTables],
+        step: StepContext,
+    ) -> tuple[torch.Tensor | DeferredOutput, torch.Tensor]:
         """The layer's output before it is added to the residual stream, and the stream.
 
         Args:

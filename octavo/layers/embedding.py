@@ -250,7 +250,7 @@ class Head(Linear):
         own = out if is_whole else None
         if own is None and self._gemm is not None and self._gemm.widens:
             own = x.new_empty(len(x), self.out_features, dtype=torch.float32)
-        logits = super().forward(x, own)
+        logits = self.multiply(x, own)
         logits = logits if is_whole else self._gather(logits, out)
         if self.scale is not None:
             logits.mul_(self.scale)

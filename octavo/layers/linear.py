@@ -1,11 +1,12 @@
 """The linear layer: one or several layers of a checkpoint as one GEMM, or a device's part of it."""
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
-from octavo.kernels import DeferredNorm, LinearOp, rows_of
+from octavo.kernels import DeferredNorm, DeferredOutput, LinearOp, rows_of
 from octavo.kernels.linear import GATES
 from octavo.layers.weights import sibling
 from octavo.parallel import TensorParallel
@@ -41,6 +42,7 @@ class Linear(LinearWeights):
         self.scheme = scheme
         self.packed: LinearOp | None = None  # the GEMM, if it holds a copy of the weight
         self._gemm: LinearOp | None = None
+        self._defers_output = False
         self._parts = list(parts)
         scheme.create(self, bias=bias)
 
@@ -69,13 +71,24 @@ class Linear(LinearWeights):
         if self.packed is not None and not self.keep_weight:
             self.free_weight()
 
+    def defer_output(self) -> None:
+        """Return outputs as :class:`octavo.kernels.DeferredOutput` from now on."""
+        self._defers_output = True
+
     @property
     def writes_strided(self) -> bool:
         """Whether the rows of ``out`` may lie apart."""
         return self._gemm is not None and self._gemm.writes_strided
 
-    def forward(self, x: torch.Tensor | DeferredNorm, out: torch.Tensor | None = None) -> torch.Tensor:
-        """``[..., in] → [..., out]``, into ``out`` if it is given."""
+    def forward(self, x: torch.Tensor | DeferredNorm, out: torch.Tensor | None = None) -> torch.Tensor | DeferredOutput:
+        """``[..., in] → [..., out]``, into ``out`` if it is given; see also :meth:`defer_output`."""
+        if self._defers_output and out is None:
+            assert self._gemm is not None, "weights are used before they are finished"
+            return DeferredOutput(self._gemm, rows_of(x))
+        return self.multiply(x, out)
+
+    def multiply(self, x: torch.Tensor | DeferredNorm, out: torch.Tensor | None = None) -> torch.Tensor:
+        """:meth:`forward`, computed at once."""
         assert self._gemm is not None, "weights are used before they are finished"
         if isinstance(x, DeferredNorm):
             y = self._gemm.normed(x) if out is None else None
@@ -107,9 +120,30 @@ class RowParallelLinear(Linear):
         super().__init__(in_features, out_features, parts, scheme, bias=bias)
         self._tensor_parallel = tensor_parallel
 
+    def defer_output(self) -> None:
+        """Outputs stay as they are: they are parts of sums."""
+
     def forward(self, x: torch.Tensor | DeferredNorm, out: torch.Tensor | None = None) -> torch.Tensor:
         """``[..., in of this device] → [..., out]``, into ``out`` if it is given."""
-        return self._tensor_parallel.all_reduce(super().forward(x, out))
+        return self._tensor_parallel.all_reduce(self.multiply(x, out))
+
+
+@runtime_checkable
+class EndsInLayer(Protocol):
+    """A module that returns what its last layer does."""
+
+    @property
+    def last_layer(self) -> nn.Module:
+        """That layer."""
+        ...
+
+
+def defer_output(module: nn.Module) -> bool:
+    """Let a module whose results are added to the residual stream leave them to the norm behind; whether it can."""
+    last = module.last_layer if isinstance(module, EndsInLayer) else None
+    if isinstance(last, Linear):
+        last.defer_output()
+    return isinstance(last, Linear)
 
 
 class PartedLinear(nn.Module):

@@ -59,6 +59,11 @@ class GatedMLP(nn.Module):
         self.down_proj = build.linear("down_proj", intermediate_size, hidden_size, bias=bias, split="row")
         self.activation = gate_of(activation)
 
+    @property
+    def last_layer(self) -> nn.Module:
+        """See :class:`octavo.layers.linear.EndsInLayer`."""
+        return self.down_proj
+
     def forward(self, x: torch.Tensor | DeferredNorm) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
         return self.down_proj(self.gate_up_proj.gated(x, self.activation))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from octavo import kernels
-from octavo.kernels import DeferredNorm
+from octavo.kernels import DeferredNorm, DeferredOutput, output_of
 from octavo.quantization.slot import WeightSlot
 
 
@@ -23,12 +23,15 @@ class Norm(nn.Module, ABC):
     def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Add ``x`` to the residual stream; returns the normed sum and the sum."""
 
-    def enter(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def enter(
+        self, x: torch.Tensor | DeferredOutput, residual: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """:meth:`add` at a layer's beginning, where a residual of None means that ``x`` is the stream itself."""
+        x = output_of(x)
         return (self(x), x) if residual is None else self.add(x, residual)
 
     def into(
-        self, module: nn.Module, x: torch.Tensor, residual: torch.Tensor | None, *args: Any
+        self, module: nn.Module, x: torch.Tensor | DeferredOutput, residual: torch.Tensor | None, *args: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """What ``module`` makes of the normed sum, and the sum; see :meth:`enter`."""
         normed, residual = self.enter(x, residual)
@@ -61,14 +64,24 @@ class RMSNorm(Norm):
         return kernels.add_rms_norm(x, residual, self.weight, self.eps)
 
     def into(
-        self, module: nn.Module, x: torch.Tensor, residual: torch.Tensor | None, *args: Any
+        self, module: nn.Module, x: torch.Tensor | DeferredOutput, residual: torch.Tensor | None, *args: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See :meth:`Norm.into`; modules with ``takes_deferred_norms`` may norm a row as they read it."""
-        if not getattr(module, "takes_deferred_norms", False) or not kernels.defers_norms(x.device, x):
+        """See :meth:`Norm.into`; modules with ``takes_deferred_norms`` may norm rows as they read them."""
+        norm = self._defer(x, residual) if getattr(module, "takes_deferred_norms", False) else None
+        if norm is None:
             return super().into(module, x, residual, *args)
-        norm = DeferredNorm(x, residual, self.weight, self.eps)
         y = module(norm, *args)
         return y, norm.total
+
+    def _defer(self, x: torch.Tensor | DeferredOutput, residual: torch.Tensor | None) -> DeferredNorm | None:
+        """The norm of the sum, for the layer that reads it; None if a launch of its own computes it."""
+        if isinstance(x, DeferredOutput):
+            assert residual is not None, "an output is added to something"
+            norm = x.add_to(residual, self.weight, self.eps)
+            if norm is not None:
+                return norm
+        x = output_of(x)
+        return DeferredNorm(x, residual, self.weight, self.eps) if kernels.defers_norms(x.device, x) else None
 
 
 class UnitRMSNorm(RMSNorm):

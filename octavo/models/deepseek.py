@@ -9,7 +9,7 @@ from torch import nn
 
 from octavo.hub.families.deepseek import DeepseekFields
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import RopeTables
+from octavo.kernels import DeferredOutput, RopeTables, output_of
 from octavo.layers.build import Build
 from octavo.layers.context import StepContext
 from octavo.layers.decoder import PreNormLayer
@@ -94,11 +94,15 @@ class NormedOutputLayer(PreNormLayer):
         self.post_mlp_layernorm = norm()
 
     def forward(
-        self, x: torch.Tensor, residual: torch.Tensor | None, ropes: Mapping[str, RopeTables], step: StepContext
+        self,
+        x: torch.Tensor | DeferredOutput,
+        residual: torch.Tensor | None,
+        ropes: Mapping[str, RopeTables],
+        step: StepContext,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See :meth:`PreNormLayer.forward`."""
         added, residual = super().forward(x, residual, ropes, step)
-        return self.post_mlp_layernorm(added), residual
+        return self.post_mlp_layernorm(output_of(added)), residual
 
 
 class AXK1ForCausalLM(DeepseekDecoder):

@@ -4,9 +4,16 @@ import pytest
 import torch
 from engine_requests import engine_request
 from tiny_engine import TinyEngine, tiny_config, tiny_model, tokens
+from torch import nn
 
 from octavo import kernels
-from octavo.kernels import DeferredNorm, LinearOp, defers_norms
+from octavo.kernels import DeferredNorm, DeferredOutput, LinearOp, defers_norms
+from octavo.kernels.deferred_norm import WeightedRows
+from octavo.kernels.linear import ComposedLinear
+from octavo.layers.build import Build
+from octavo.layers.linear import RowParallelLinear
+from octavo.layers.norm import LayerNorm, RMSNorm, UnitOffsetRMSNorm
+from octavo.parallel import TensorParallel
 from octavo.records import SamplingParams
 
 FULL = ("full_attention", "full_attention")
@@ -56,3 +63,71 @@ def test_models_answer_alike(
     assert {name: tokens(answer) for name, answer in answers.items()} == expected
     assert max(len(norm.x) for norm in deferred) == min(max_rows, len(requests))
     assert len(deferred) % num_deferred == 0 and deferred  # a step that is replayed defers nothing again
+
+
+def add_and_weigh(self: LinearOp, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> WeightedRows:
+    """What a kernel does that adds its outputs to the stream."""
+    residual.add_(self(x))
+    squares = residual.float().square().unflatten(1, (-1, 16)).sum(-1)
+    return WeightedRows((residual.float() * weight.float()).to(residual.dtype), squares)
+
+
+def multiply_weighted(self: LinearOp, norm: DeferredNorm, activation: str = "none") -> torch.Tensor | None:
+    """What a kernel does that reads weighted rows: with parts of their sums of squares, and nothing else of them."""
+    if norm.weighted is None:
+        return None
+    rates = torch.rsqrt(norm.weighted.squares.sum(1, keepdim=True) / norm.weighted.values.shape[1] + norm.eps)
+    rows = (norm.weighted.values.float() * rates).to(norm.x.dtype)
+    return self(rows) if activation == "none" else self.gated(rows, activation)
+
+
+@pytest.mark.parametrize("gemms_norm", [False, True])
+@pytest.mark.parametrize(
+    ("architecture", "num_added"),
+    [
+        ("LlamaForCausalLM", 3),  # all but the last layer's, which the final norm adds
+        ("Qwen3ForCausalLM", 3),
+        ("Qwen3MoeForCausalLM", 0),  # experts read normed rows
+        ("Gemma3ForCausalLM", 0),  # a norm comes between
+    ],
+)
+def test_models_answer_alike_where_gemms_add_to_the_stream(
+    architecture: str, num_added: int, gemms_norm: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_config(architecture, FULL, None)
+    model = tiny_model(config)
+    sampling = SamplingParams(temperature=0, max_tokens=6)
+    requests = [engine_request(name, range(3, last), sampling) for name, last in (("a", 12), ("b", 14))]
+    expected = {name: tokens(answer) for name, answer in TinyEngine(config, model).run(requests).items()}
+    added: list[torch.Tensor] = []
+
+    def note(self: LinearOp, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> WeightedRows:
+        added.append(x)
+        return add_and_weigh(self, x, residual, weight)
+
+    monkeypatch.setattr(LinearOp, "added", note)
+    if gemms_norm:
+        monkeypatch.setattr(LinearOp, "normed", multiply_weighted)
+    answers = TinyEngine(config, model).run(requests)
+    assert {name: tokens(answer) for name, answer in answers.items()} == expected
+    assert len(added) % max(num_added, 1) == 0 and bool(added) == bool(num_added)
+
+
+@pytest.mark.parametrize("kind", [RMSNorm, LayerNorm, UnitOffsetRMSNorm])
+def test_norms_add_outputs_that_no_gemm_adds(kind: type[RMSNorm | LayerNorm]) -> None:
+    norm, layer = kind(32, 1e-6), nn.Linear(64, 32)
+    x, residual = torch.randn(3, 64), torch.randn(3, 32)
+    output = DeferredOutput(ComposedLinear(layer), x)
+    with torch.inference_mode():
+        expected = norm.enter(layer(x), residual.clone())
+        for deferred in (norm.enter(output, residual.clone()), norm.into(nn.Identity(), output, residual.clone())):
+            assert all(map(torch.equal, deferred, expected))
+
+
+def test_parts_of_sums_are_not_added() -> None:
+    """Where devices have parts of a layer's inputs, their sum is added to the stream."""
+    together = TensorParallel(0, 2, None)
+    layer = Build(tensor_parallel=together).linear("o_proj", 64, 32, bias=False, split="row")
+    assert isinstance(layer, RowParallelLinear)
+    layer.defer_output()
+    assert not layer._defers_output

@@ -105,7 +105,7 @@ def test_activations_are_rounded_exactly_as_the_twin_does(folder: Path) -> None:
     (values, scales), (weights, weight_scales) = quantize_rows.reference(x), quantize_rows.reference(weight)
     expected = (values.float() @ weights.float().T) * scales * weight_scales.T
     with torch.inference_mode():
-        torch.testing.assert_close(layer(x), expected, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(layer.multiply(x), expected, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(expected, x @ weight.T, rtol=0, atol=0.15 * (x @ weight.T).abs().max().item())
 
 
@@ -205,5 +205,5 @@ def test_random_float8_weights(folder: Path, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps(raw | {"quantization_config": config}))
         llm = LLM(str(tmp_path), load_format="dummy", skip_tokenizer_init=True, **SETTINGS)
         (layer,) = llm.apply_model(lambda model: model.get_submodule("model.layers.0.self_attn.o_proj"))
-        spread = layer(torch.eye(layer.in_features)).std().item()
+        spread = layer.multiply(torch.eye(layer.in_features)).std().item()
         assert spread == pytest.approx(0.02, rel=0.2), "as of unquantised dummy weights"

@@ -411,7 +411,7 @@ def test_random_weights_of_a_quantised_model(folder: Path, tmp_path: Path) -> No
     (tmp_path / "config.json").write_text(json.dumps(raw | {"quantization_config": gptq_config(sym=False)}))
     llm = LLM(str(tmp_path), load_format="dummy", skip_tokenizer_init=True, **SETTINGS)
     layer = layers_of(llm)["model.layers.0.self_attn.o_proj"]
-    assert layer(torch.eye(layer.in_features)).std().item() == pytest.approx(0.02, rel=0.2)
+    assert layer.multiply(torch.eye(layer.in_features)).std().item() == pytest.approx(0.02, rel=0.2)
 
 
 def test_gptq_by_the_file_beside_the_configuration(folder: Path, tmp_path: Path) -> None:

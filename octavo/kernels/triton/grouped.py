@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from octavo.errors import UnsupportedModelError
 from octavo.kernels import grouped
-from octavo.kernels.deferred_norm import DeferredNorm
+from octavo.kernels.deferred_norm import DeferredNorm, WeightedRows
 from octavo.kernels.grouped import ZERO_STEP, GroupedTensors, pack_unit
 from octavo.kernels.linear import GATES, LinearOp
 from octavo.kernels.triton import grouped_bytes, grouped_direct, grouped_hopper, grouped_stream, linear, unit_gemm
@@ -25,6 +25,7 @@ from octavo.kernels.triton.grouped_kernel import BLOCK_N, dequantize_kernel, gro
 from octavo.kernels.triton.grouped_stream import StreamTile, stream_grouped
 from octavo.kernels.triton.launch import IS_INTERPRETED, aligned_rows, dependent_launch, num_multiprocessors
 from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
+from octavo.kernels.triton.stream_sum import AddedStream, adds_rows
 from octavo.kernels.triton.unit_gemm import UnitTile, unit_linear
 
 MAX_ROWS = 64
@@ -91,13 +92,27 @@ class GroupedLinear(LinearOp):
         if blocks is not None:
             return blocks.normed(norm, activation)
         tile = self.choose(len(norm.x), norm.x.dtype)
-        if not norm.is_single or not isinstance(tile, BytesTile | DirectTile):
+        if not isinstance(tile, BytesTile | DirectTile):
+            return None
+        if norm.weighted is not None and isinstance(tile, DirectTile) and len(norm.x) <= grouped_direct.MAX_ADDED_ROWS:
+            return self._launch(norm.weighted.values, activation, tile, norm)
+        if not norm.is_single:
             return None
         if isinstance(tile, BytesTile):
             takes_norm = grouped_bytes.norms(self._weight, tile)
         else:
             _, _, takes_norm = place_inputs(len(norm.x), self._weight.num_inputs, tile.num_stages)
         return self._launch(norm.x, activation, tile, norm) if takes_norm else None
+
+    def added(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> WeightedRows | None:
+        """See :meth:`octavo.kernels.linear.LinearOp.added`."""
+        tile = self.choose(len(x), x.dtype) if adds_rows(x, residual, grouped_direct.MAX_ADDED_ROWS) else None
+        if not isinstance(tile, DirectTile):
+            return None
+        assert self._terms is not None, "the weight has a form that the kernel reads"
+        added = AddedStream.of(residual, weight, tile.num_tiles(len(self._weight.codes)))
+        direct_grouped(aligned_rows(x), self._weight, self._terms, self._bias, residual, "none", tile, added=added)
+        return added.rows()
 
     def refresh(self) -> None:
         if self._terms is not None:

@@ -24,6 +24,15 @@ from octavo.kernels.triton.grouped_unpack import UNIT_SCALE, unpack_terms, unpac
 from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.linear_stream import apply_gate
 from octavo.kernels.triton.stream_norm import load_factors, norm_arguments, normed_parts, round_columns
+from octavo.kernels.triton.stream_sum import (
+    AddedStream,
+    added_arguments,
+    load_squares,
+    load_stream,
+    row_rates,
+    squares_of,
+    store_sums,
+)
 
 UNIT = 128
 """Input features that a warp multiplies per round: those packed together."""
@@ -31,6 +40,8 @@ ROUND = 4 * UNIT
 """Input features of a round."""
 MAX_ROWS = 16
 """Beyond this M, unpacking codes once for more rows, in :mod:`grouped_hopper`, is faster."""
+MAX_ADDED_ROWS = 8
+"""Beyond this M, a norm's sums of squares take registers that the GEMM's sums need; see :mod:`.stream_sum`."""
 _RESIDENT_BYTES = 64 << 10
 """Up to this size, all of ``x`` stays in shared memory."""
 
@@ -50,6 +61,10 @@ class DirectTile:
     num_warps: int
     num_stages: int
     num_programs: int
+
+    def num_tiles(self, num_weights: int) -> int:
+        """Tiles of so many weight rows."""
+        return -(-num_weights // self.num_weights)
 
 
 def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> DirectTile | None:
@@ -100,6 +115,7 @@ def direct_grouped(
     activation: str,
     tile: DirectTile,
     norm: DeferredNorm | None = None,
+    added: AddedStream | None = None,
 ) -> None:
     """``x Wᵀ + b``, or with an activation ``act(x W₁ᵀ + b₁) · (x W₂ᵀ + b₂)`` for the halves of ``W``.
 
@@ -109,24 +125,30 @@ def direct_grouped(
         terms: of :func:`make_terms`.
         out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous.
         activation: "none", "silu" or "gelu_tanh".
-        norm: of ``x``, a single row that stays in shared memory (see :func:`place_inputs`); settled by this.
+        norm: of ``x``: a single row that stays in shared memory (see :func:`place_inputs`), settled by this, or of the
+            weighted rows that ``x`` is.
+        added: what the outputs are added to, without an activation; ``out`` is its residual then.
     """
     num_rows, num_features = x.shape
     num_channels = out.shape[1]
-    num_tiles = -(-num_channels * (1 if activation == "none" else 2) // tile.num_weights)
+    num_tiles = tile.num_tiles(num_channels * (1 if activation == "none" else 2))
     slot_rows, num_slot_rounds, is_resident = place_inputs(num_rows, num_features, tile.num_stages)
+    squares = squares_of(norm)
     direct_kernel[(min(num_tiles, tile.num_programs),)](
         x,
         *norm_arguments(norm),
+        squares,
         weight.codes.view(torch.int32),
         terms,
         bias,
         out,
+        added_arguments(added),
         x.stride(0) // 8,
         num_rows,
         num_channels,
         num_tiles,
         K=num_features,
+        SQUARES=0 if squares is None else squares.shape[1],
         GROUP_UNITS=weight.group // UNIT,
         BLOCK_M=slot_rows,
         BLOCK_N=tile.num_weights,
@@ -304,15 +326,18 @@ def direct_kernel(
     norm,  # [K], the weight of the norm of x, which is one row then and resident; None for none
     eps,
     summed,  # [K], where the sum goes; None without a residual
+    squares,  # [M, SQUARES] float32 of the rows whose product with their norm's weight is x; None if x is normed
     codes,
     terms,
     bias,
     out,
+    added,  # an AddedStream, whose residual is out; or None
     x_stride,  # in units of 8 values, so that the compiler sees rows aligned to 16 bytes
     num_rows,
     num_channels,
     num_tiles,
     K: gl.constexpr,
+    SQUARES: gl.constexpr,
     GROUP_UNITS: gl.constexpr,
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
@@ -398,11 +423,18 @@ def direct_kernel(
             _copy_x(x, x_places, i, True, x_slots[i], K, ROWS, IS_WHOLE)
         # One group per round, even if empty, so that the count in the loop holds.
         async_copy.commit_group()
+    zeros = ()
+    for _ in gl.static_range(SUMS):
+        zeros = zeros + (gl.zeros([4, BLOCK_N, BLOCK_M], gl.float32, layout),)  # type: ignore[assignment]
+    sum_layout: gl.constexpr = gl.sum(_joined(zeros, ROWS), 0).type.layout
+    if squares is not None:
+        row_squares = load_squares(squares, num_rows, SQUARES, ROWS, 32)
+        rates = gl.full([ROWS], 1.0, gl.float32, gl.SliceLayout(0, sum_layout))
 
     for tile in range(gl.program_id(0), num_tiles, step):
-        totals = ()
-        for _ in gl.static_range(SUMS):
-            totals = totals + (gl.zeros([4, BLOCK_N, BLOCK_M], gl.float32, layout),)  # type: ignore[assignment]
+        totals = zeros
+        if added is not None:
+            streamed = load_stream(added, tile * CHANNELS, num_rows, num_channels, CHANNELS, ROWS, sum_layout)
         has_next = tile + step < num_tiles
         for turn in range(TURNS):
             first = turn * STAGES
@@ -443,7 +475,12 @@ def direct_kernel(
             totals = sums[STAGES - SUMS :]  # type: ignore[assignment]
             spots = later
 
-        result = gl.sum(_joined(totals, ROWS), 0).permute((1, 0))
+        result = gl.sum(_joined(totals, ROWS), 0)
+        if squares is not None:
+            if tile == gl.program_id(0):
+                rates = row_rates(row_squares, eps, K, gl.SliceLayout(0, sum_layout))
+            result = result * rates[None, :]
+        result = result.permute((1, 0))
         if GATED:
             result, other = result.reshape((ROWS, CHANNELS // 8, 2, 8)).permute((0, 1, 3, 2)).split()
             result, other = result.reshape((ROWS, CHANNELS)), other.reshape((ROWS, CHANNELS))
@@ -456,4 +493,9 @@ def direct_kernel(
             if bias is not None:
                 other += gl.load(bias + num_channels + channel, is_channel, other=0.0).to(gl.float32)
             result = apply_gate(result, other, ACTIVATION)
-        gl.store(out + (row * num_channels + channel), result.to(out.dtype.element_ty), (row < num_rows) & is_channel)
+        if added is not None:
+            result = result.permute((1, 0))
+            store_sums(result, streamed, added, out, num_rows, num_channels, tile, num_tiles)
+        else:
+            place = out + (row * num_channels + channel)
+            gl.store(place, result.to(out.dtype.element_ty), (row < num_rows) & is_channel)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from octavo.kernels.deferred_norm import DeferredNorm
+from octavo.kernels.deferred_norm import DeferredNorm, WeightedRows
 from octavo.kernels.linear import GATES, LinearOp
 from octavo.kernels.triton import linear_hopper
 from octavo.kernels.triton.launch import IS_INTERPRETED, aligned_rows, dependent_launch, num_multiprocessors
@@ -20,8 +20,15 @@ from octavo.kernels.triton.linear_hopper import hopper_linear
 from octavo.kernels.triton.linear_kernel import linear_kernel
 from octavo.kernels.triton.linear_normed_rows import normed_rows_linear, norms_rows
 from octavo.kernels.triton.linear_plan import WIDE_CHANNELS, LinearPlan, choose_plan
-from octavo.kernels.triton.linear_stream import MAX_FLOAT8_ROWS, StreamGemmTile, choose_tile, stream_linear
+from octavo.kernels.triton.linear_stream import (
+    MAX_ADDED_ROWS,
+    MAX_FLOAT8_ROWS,
+    StreamGemmTile,
+    choose_tile,
+    stream_linear,
+)
 from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
+from octavo.kernels.triton.stream_sum import AddedStream, adds_rows
 from octavo.platforms import compute_capability
 
 Choice = LinearPlan | StreamGemmTile | Float8Tile | None
@@ -94,12 +101,23 @@ class SmallBatchLinear(LinearOp):
             return None
         if norm.is_single:
             return self.launch(norm.x, choice, activation, norm=norm)
+        if norm.weighted is not None and len(norm.x) <= MAX_ADDED_ROWS:
+            return self.launch(norm.weighted.values, choice, activation, norm=norm)
         if not norms_rows(norm.x) or norm.x.dtype != self.weight.dtype:
             return None
         x = aligned_rows(norm.x)
         y = x.new_empty(len(x), self.weight.shape[0] // (1 if activation == "none" else 2))
         normed_rows_linear(norm, x, self.weight, self.bias, y, activation)
         return y
+
+    def added(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> WeightedRows | None:
+        """See :meth:`.linear.LinearOp.added`."""
+        choice = self.choose(len(x), is_gated=False) if adds_rows(x, residual, MAX_ADDED_ROWS) else None
+        if not isinstance(choice, StreamGemmTile):
+            return None
+        added = AddedStream.of(residual, weight, choice.num_programs(len(self.weight)))
+        self.launch(x, choice, "none", residual, added=added)
+        return added.rows()
 
     def choose(self, num_rows: int, *, is_gated: bool) -> Choice:
         """The configuration for a GEMM with ``num_rows`` rows; None is the vendor's library."""
@@ -130,17 +148,18 @@ class SmallBatchLinear(LinearOp):
         activation: str,
         out: torch.Tensor | None = None,
         norm: DeferredNorm | None = None,
+        added: AddedStream | None = None,
     ) -> torch.Tensor:
         """One launch of a kernel: ``[M, K] → [M, N]``, or ``[M, N / 2]`` with an activation.
 
         Args:
-            norm: of ``x``, for a :class:`StreamGemmTile`.
+            norm, added: see :func:`stream_linear`, for a :class:`StreamGemmTile`.
         """
         x = aligned_rows(x)
         y = x.new_empty(len(x), self.weight.shape[0] // (1 if activation == "none" else 2)) if out is None else out
         assert y.is_contiguous()
         if isinstance(choice, StreamGemmTile):
-            stream_linear(x, self.weight, self.bias, y, activation, choice, norm=norm)
+            stream_linear(x, self.weight, self.bias, y, activation, choice, norm=norm, added=added)
         elif isinstance(choice, Float8Tile):
             needed = choice.workspace(len(x), len(self.weight))
             space = self._space = reserve_workspace(x.device, *needed, at_hand=self._space)

@@ -8,7 +8,8 @@ Float8 weights (e4m3) are converted on their way from shared memory to the tenso
 holds them exactly; sums are multiplied by the channels' scales.
 
 The norm of a single row is computed by each of its programs (:mod:`.stream_norm`), which saves a launch;
-:mod:`.linear_normed_rows` does so for a few short rows.
+:mod:`.linear_normed_rows` does so for a few short rows. Up to 16 rows, a GEMM may add its outputs to the residual
+stream and share the work of the norm that follows with the GEMM behind it (:mod:`.stream_sum`).
 """
 
 import dataclasses
@@ -33,12 +34,24 @@ from octavo.kernels.triton.stream_norm import (
     round_columns,
     rounds_at_once,
 )
+from octavo.kernels.triton.stream_sum import (
+    AddedStream,
+    added_arguments,
+    load_squares,
+    load_stream,
+    row_rates,
+    squares_of,
+    store_sums,
+)
 from octavo.kernels.triton.widening import widen_values
 
 MAX_ROWS = 32
 """Beyond this M, programs would spend more time reading ``x`` than their weights."""
 
 _LONG_SUM = 4096
+
+MAX_ADDED_ROWS = 16
+"""Beyond this M, a norm's sums of squares take registers that the GEMM's sums need; see :mod:`.stream_sum`."""
 
 MAX_FLOAT8_ROWS = 8
 """Beyond this M, reading float8 weights takes less time than reading an ``x`` of 16 bits and converting weights."""
@@ -68,6 +81,10 @@ class StreamGemmTile:
     def block_m(self, num_rows: int) -> int:
         """Rows of ``x`` in the tile: M rounded up to a power of two."""
         return max(8 if self.weight_first else 16, 1 << (num_rows - 1).bit_length())
+
+    def num_programs(self, num_weights: int) -> int:
+        """Programs that multiply so many weight rows."""
+        return -(-num_weights // self.num_weights)
 
 
 def choose_tile(
@@ -135,6 +152,7 @@ def stream_linear(
     tile: StreamGemmTile,
     scales: torch.Tensor | None = None,
     norm: DeferredNorm | None = None,
+    added: AddedStream | None = None,
 ) -> None:
     """``x Wᵀ + b``, or with an activation ``act(x W₁ᵀ + b₁) · (x W₂ᵀ + b₂)`` for the halves of ``W``.
 
@@ -146,9 +164,11 @@ def stream_linear(
         out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous.
         activation: "none", "silu" or "gelu_tanh".
         scales: ``[N]`` float32, factors of the channels' sums. Float8 weights need a tile with ``weight_first``.
-        norm: of ``x``, which has one row then; settled by this. It needs a tile with ``weight_first``.
+        norm: of ``x``: of one row, settled by this, or of the weighted rows that ``x`` is. It needs a tile with
+            ``weight_first``.
+        added: what the outputs are added to, without an activation; ``out`` is its residual then.
     """
-    grid, args, constants = arguments(x, weight, bias, out, activation, tile, scales, norm)
+    grid, args, constants = arguments(x, weight, bias, out, activation, tile, scales, norm, added)
     stream_kernel[grid](*args, **constants, **dependent_launch(x.device))
 
 
@@ -161,17 +181,21 @@ def arguments(
     tile: StreamGemmTile,
     scales: torch.Tensor | None = None,
     norm: DeferredNorm | None = None,
+    added: AddedStream | None = None,
 ) -> tuple[tuple[int], tuple[Any, ...], dict[str, Any]]:
     """Grid, arguments and constants of :func:`stream_linear`'s launch, also to compile its kernel ahead."""
     num_rows, num_features = x.shape
     num_channels = out.shape[1]
     block_m = tile.block_m(num_rows)
+    squares = squares_of(norm)
+    is_normed = norm is not None and squares is None
     # One row leaves memory that rings of eight take: in long sums another round of weights pays.
-    num_stages = tile.num_stages + (norm is not None and num_features >= _LONG_SUM)
+    num_stages = tile.num_stages + (is_normed and num_features >= _LONG_SUM)
     constants = {
         "K": num_features,
+        "SQUARES": 0 if squares is None else squares.shape[1],
         "BLOCK_M": block_m,
-        "ROWS": block_m if norm is None else 1,
+        "ROWS": 1 if is_normed else block_m,
         "BLOCK_N": tile.num_weights,
         "BLOCK_K": tile.num_columns,
         "STAGES": num_stages,
@@ -180,8 +204,9 @@ def arguments(
         "ACTIVATION": activation,
         "num_warps": tile.num_warps,
     }
-    grid = (-(-num_channels // (tile.num_weights // (1 if activation == "none" else 2))),)
-    args = (x, *norm_arguments(norm), weight, scales, bias, out, x.stride(0) // 8, num_rows, num_channels)
+    grid = (tile.num_programs(num_channels * (1 if activation == "none" else 2)),)
+    sizes = (x.stride(0) // 8, num_rows, num_channels)
+    args = (x, *norm_arguments(norm), squares, weight, scales, bias, out, added_arguments(added), *sizes)
     return grid, args, constants
 
 
@@ -266,8 +291,14 @@ def store_outputs(
     num_rows,
     num_channels,
     ACTIVATION: gl.constexpr,
+    added=None,
+    streamed=None,
 ):
-    """Scale, bias and gate a program's sums of :func:`add_slices` and store its outputs from ``first_channel``."""
+    """Scale, bias and gate a program's sums of :func:`add_slices` and store its outputs from ``first_channel``.
+
+    Args:
+        added, streamed: the stream to add them to, and what :func:`load_stream` read of it; None for none.
+    """
     BLOCK_M: gl.constexpr = result.shape[0]
     CHANNELS: gl.constexpr = result.shape[1]
     if ACTIVATION != "none":
@@ -287,7 +318,11 @@ def store_outputs(
         if bias is not None:
             factor += gl.load(bias + num_channels + channel, is_channel, other=0.0).to(gl.float32)
         result = apply_gate(result, factor, ACTIVATION)
-    gl.store(out + (row * num_channels + channel), result.to(out.dtype.element_ty), (row < num_rows) & is_channel)
+    if added is not None:
+        result = result.permute((1, 0))
+        store_sums(result, streamed, added, out, num_rows, num_channels, gl.program_id(0), gl.num_programs(0))
+    else:
+        gl.store(out + (row * num_channels + channel), result.to(out.dtype.element_ty), (row < num_rows) & is_channel)
 
 
 @gluon.jit(do_not_specialize=["num_rows", "eps"])
@@ -297,14 +332,17 @@ def stream_kernel(
     norm,  # [K], the weight of the norm of x; None for none
     eps,
     summed,  # [K], where the sum goes; None without a residual
+    squares,  # [M, SQUARES] float32 of the rows whose product with their norm's weight is x; None if x is normed
     weight,
     scales,  # [N] float32 or None
     bias,
     out,
+    added,  # an AddedStream, whose residual is out; or None
     x_stride,  # in units of 8 values, so that the compiler sees rows aligned to 16 bytes
     num_rows,
     num_channels,
     K: gl.constexpr,
+    SQUARES: gl.constexpr,
     BLOCK_M: gl.constexpr,
     ROWS: gl.constexpr,
     BLOCK_N: gl.constexpr,
@@ -379,6 +417,13 @@ def stream_kernel(
         for i in gl.static_range(EARLY_X):
             copy_round(x_spots, is_x, x_column, x_ring.index(i), i, K, ROUND)
             async_copy.commit_group()
+    slices: gl.constexpr = slices_layout(WARPS, WARPS, BLOCK_N // CHANNELS, CHANNELS)
+    sum_layout: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(0, slices))
+    if squares is not None:
+        row_squares = load_squares(squares, num_rows, SQUARES, BLOCK_M, min(CHANNELS, 32))
+    streamed = None
+    if added is not None:
+        streamed = load_stream(added, first_channel, num_rows, num_channels, CHANNELS, BLOCK_M, sum_layout)
 
     sums = gl.zeros([WARPS, BLOCK_N, BLOCK_M] if WEIGHT_FIRST else [WARPS, BLOCK_M, BLOCK_N], gl.float32, layout)
     for i in range(NUM_ROUNDS):
@@ -406,4 +451,7 @@ def stream_kernel(
     if not WEIGHT_FIRST:
         sums = sums.permute((0, 2, 1))
     result = add_slices(sums, BLOCK_N // CHANNELS, CHANNELS, BLOCK_M)
-    store_outputs(result, scales, bias, out, first_channel, num_rows, num_channels, ACTIVATION)
+    if squares is not None:
+        rates = row_rates(row_squares, eps, K, gl.SliceLayout(1, gl.SliceLayout(2, result.type.layout)))
+        result = result * rates[:, None, None]
+    store_outputs(result, scales, bias, out, first_channel, num_rows, num_channels, ACTIVATION, added, streamed)

@@ -7,7 +7,7 @@ Float8 (compute capability 8.9 and above) is multiplied by torch, and where rows
 import torch
 
 from octavo.kernels import scaled
-from octavo.kernels.deferred_norm import DeferredNorm
+from octavo.kernels.deferred_norm import DeferredNorm, WeightedRows
 from octavo.kernels.linear import GATES, ComposedLinear, LinearOp
 from octavo.kernels.scaled import FLOAT8, INT8
 from octavo.kernels.triton import linear_float8, linear_stream
@@ -15,8 +15,10 @@ from octavo.kernels.triton.grouped import choose_parts
 from octavo.kernels.triton.int8_kernel import BLOCK_K, int8_kernel
 from octavo.kernels.triton.launch import aligned_rows, dependent_launch, is_hopper, num_multiprocessors
 from octavo.kernels.triton.linear_float8 import Float8Tile
+from octavo.kernels.triton.linear_stream import StreamGemmTile
 from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
 from octavo.kernels.triton.quantize import quantize_normed, quantize_rows
+from octavo.kernels.triton.stream_sum import AddedStream, adds_rows
 
 
 class Float8Linear(LinearOp):
@@ -67,9 +69,22 @@ class Float8Linear(LinearOp):
         if norm.is_single:
             return self._stream(norm.x, activation, norm)
         is_few = len(norm.x) <= linear_stream.MAX_FLOAT8_ROWS
+        if is_few and norm.weighted is not None:
+            return self._stream(norm.weighted.values, activation, norm)
         if not self._uses_kernels or is_few or norm.is_computed or norm.x.dtype is not torch.bfloat16:
             return None
         return self._multiply_rounded(*quantize_normed(norm), norm.x.dtype, activation)
+
+    def added(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> WeightedRows | None:
+        """See :meth:`octavo.kernels.linear.LinearOp.added`."""
+        tile = self._choose_stream(x, "none") if adds_rows(x, residual, linear_stream.MAX_FLOAT8_ROWS) else None
+        if tile is None:
+            return None
+        added = AddedStream.of(residual, weight, tile.num_programs(len(self._scales)))
+        linear_stream.stream_linear(
+            aligned_rows(x), self._weight, self._bias, residual, "none", tile, self._scales, added=added
+        )
+        return added.rows()
 
     def _multiply(self, x: torch.Tensor, activation: str) -> torch.Tensor:
         """``[M, in] → [M, out]``, or ``[M, out / 2]`` with an activation."""
@@ -84,18 +99,22 @@ class Float8Linear(LinearOp):
 
     def _stream(self, x: torch.Tensor, activation: str, norm: DeferredNorm | None = None) -> torch.Tensor | None:
         """The same of few rows as they are; None of more."""
+        tile = self._choose_stream(x, activation)
+        if tile is None:
+            return None
+        y = x.new_empty(len(x), len(self._scales) // (1 if activation == "none" else 2))
+        linear_stream.stream_linear(aligned_rows(x), self._weight, self._bias, y, activation, tile, self._scales, norm)
+        return y
+
+    def _choose_stream(self, x: torch.Tensor, activation: str) -> StreamGemmTile | None:
+        """The tile of the kernel for a few rows as they are; None if others multiply them."""
         if not self._uses_kernels or x.dtype not in (torch.bfloat16, torch.float16):
             return None
         is_gated = activation != "none"
         num_channels = len(self._scales) // (2 if is_gated else 1)
-        tile = linear_stream.choose_float8_tile(
+        return linear_stream.choose_float8_tile(
             len(x), num_channels, x.shape[1], is_gated=is_gated, num_sms=self._num_sms
         )
-        if tile is None:
-            return None
-        y = x.new_empty(len(x), num_channels)
-        linear_stream.stream_linear(aligned_rows(x), self._weight, self._bias, y, activation, tile, self._scales, norm)
-        return y
 
     def _choose(self, x: torch.Tensor, activation: str) -> Float8Tile | None:
         """The tile of Octavo's kernel for rounded rows; None if torch multiplies them."""

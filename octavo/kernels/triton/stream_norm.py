@@ -17,9 +17,12 @@ NormArguments = tuple[torch.Tensor | None, torch.Tensor | None, float, torch.Ten
 
 
 def norm_arguments(norm: DeferredNorm | None) -> NormArguments:
-    """Residual, weight, epsilon, and where the sum goes, as kernels take them; the norm is settled."""
-    if norm is None:
-        return None, None, 0.0, None
+    """Residual, weight, epsilon, and where the sum goes, as kernels take them; the norm is settled.
+
+    Of weighted rows the epsilon alone: see :mod:`.stream_sum`.
+    """
+    if norm is None or norm.weighted is not None:
+        return None, None, 0.0 if norm is None else norm.eps, None
     residual, total = norm.residual, None
     if residual is not None:
         residual = residual.contiguous()
