@@ -95,7 +95,7 @@ class StepGraphs:
     def capture(
         self, shapes: list[StepShape], forward: Forward, sample: Sample, *, show_progress: bool = False
     ) -> None:
-        """Capture every shape; the step's kernels must have run before, so that nothing compiles during the capture.
+        """Capture every shape; the step's kernels must be loaded, so that nothing compiles during the capture.
 
         Args:
             show_progress: show a progress bar on a terminal if the capture takes long.

@@ -6,6 +6,8 @@ It is made of parts, chosen once at start: the forward pass with device state an
 the host only queues work.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -50,13 +52,13 @@ class ModelRunner:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """Compile all kernels and run every kind of step once, the largest included, so that no request waits.
+        """Compile all kernels and run the largest steps once, so that no request waits.
 
-        The batch state has no rows, so nothing is stored.
+        The batch state has no rows, so nothing is stored. Steps to capture run with the capture.
         """
         with compile_together(self.forward.device):
-            self._run_all_sizes()
-        row = self._run_all_sizes()
+            self._run_sizes([*self.sizes.single, *self.sizes.captured])
+        row = self._run_sizes(self.sizes.single)
         if row is None:
             return
         # One request through the whole path, so that nothing is loaded or allocated for the first real one. What it
@@ -68,8 +70,8 @@ class ModelRunner:
         pending.result()
         self._tail.take_changes(Step(0, none, none, none, none, freed_slots=[0]))
 
-    def _run_all_sizes(self) -> NewRow | None:
-        for shape in (*self.sizes.single, *self.sizes.captured):
+    def _run_sizes(self, shapes: Sequence[StepShape]) -> NewRow | None:
+        for shape in shapes:
             _, logits = self._compute_shape(shape)
             if logits is not None:
                 self._tail.draw(logits)

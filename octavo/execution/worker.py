@@ -25,7 +25,7 @@ from octavo.execution.offload import HostWeights, checksums
 from octavo.execution.results import HeldStep, PendingStep
 from octavo.hub import ModelSource
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import bind_kernels
+from octavo.kernels import bind_kernels, expect_to_compile
 from octavo.layers.build import Build
 from octavo.layers.experts import Experts
 from octavo.layers.moe import Router
@@ -328,6 +328,7 @@ class Worker:
         load = self._settings.load
         with _out_of_memory_explained("the weights were loaded"):
             if self._loaded is None:
+                expect_to_compile(self._platform.device)
                 with self._phases.phase("model"):
                     self._loaded = self._build(self._platform.device)
             load_weights(

@@ -36,7 +36,7 @@ from octavo.kernels.blocks import FORMATS, LANES, block_kernels
 from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.deferred_norm import DeferredNorm, defers_norms, rows_of
 from octavo.kernels.deferred_output import DeferredOutput, output_of
-from octavo.kernels.dispatch import compile_together
+from octavo.kernels.dispatch import compile_together, expect_to_compile
 from octavo.kernels.head_linear import HeadLinear, head_linear
 from octavo.kernels.indexer import choose_tokens
 from octavo.kernels.latent_attention import LatentSpec, finish_latent, latent_attention, latent_inputs, store_latent

@@ -108,6 +108,11 @@ def keep_compiled(device: torch.device, root: str | None) -> None:
 
 
 @device_function
+def expect_to_compile(device: torch.device) -> None:
+    """A hint that :func:`compile_together` follows in a few seconds: start what takes as long to start."""
+
+
+@device_function
 def compile_together(device: torch.device) -> AbstractContextManager[None]:
     """A context in which kernels are compiled, several at a time, instead of run; on exit all are loaded."""
     return nullcontext()

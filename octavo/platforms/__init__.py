@@ -5,7 +5,14 @@ This package alone asks which device there is. ``platform.py`` and ``runtime.py`
 """
 
 from octavo.platforms.cpu import CpuPlatform
-from octavo.platforms.cuda import CudaPlatform, compute_capability, cuda_version, device_name, num_multiprocessors
+from octavo.platforms.cuda import (
+    CudaPlatform,
+    compute_capability,
+    cuda_version,
+    device_name,
+    num_devices,
+    num_multiprocessors,
+)
 from octavo.platforms.imagined import GPU_MODELS, ImaginedGpu
 from octavo.platforms.placement import Placement, place_threads
 from octavo.platforms.platform import DeviceMemory, Platform, compute_type

@@ -192,6 +192,11 @@ def num_multiprocessors(device: torch.device) -> int:
     return count
 
 
+def num_devices() -> int:
+    """Number of GPUs that this process sees."""
+    return torch.cuda.device_count()
+
+
 def device_name(index: int) -> str:
     """A GPU's name, by its number."""
     return torch.cuda.get_device_name(index)

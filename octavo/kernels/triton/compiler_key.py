@@ -2,7 +2,7 @@
 
 Triton hashes all of its files once in every process, before it looks for the first kernel in its cache; one library
 among them has 400 MB. Here the key is kept beside the kernels, and holds as long as all files have the same sizes and
-times of change.
+times of change. A kernel's own key is made the same in every process.
 """
 
 import hashlib
@@ -11,11 +11,38 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import triton
 from triton.runtime import cache as triton_cache
+from triton.runtime.jit import DependenciesFinder
 
 _compute_key = triton_cache.triton_key
+_update_hash = DependenciesFinder._update_hash
+
+
+def _update_complete_hash(finder: DependenciesFinder, function: Any) -> None:
+    """Add a called function to the hash of its caller.
+
+    Triton 3.6 takes the globals that a function uses before it has looked for them, so that a kernel's key depends on
+    what was hashed earlier, and another process has another one.
+    """
+    _ = function.cache_key
+    _update_hash(finder, function)
+
+
+DependenciesFinder._update_hash = _update_complete_hash
+
+
+def keep_kernels(folder: Path) -> None:
+    """Let Triton keep compiled kernels, and its key, in ``folder``."""
+    triton.knobs.cache.dir = str(folder)
+    keep_compiler_key(folder)
+
+
+def has_key(folder: Path) -> bool:
+    """Whether a process has compiled or looked for kernels there."""
+    return (folder / "compiler-key").exists()
 
 
 def keep_compiler_key(folder: Path) -> None:

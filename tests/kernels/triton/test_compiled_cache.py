@@ -1,7 +1,9 @@
 """Compiled kernels are kept below one folder of Octavo's own."""
 
+import hashlib
 import inspect
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ triton = pytest.importorskip("triton")
 from triton.runtime import cache as triton_cache  # noqa: E402
 from triton.runtime.cache import get_cache_manager  # noqa: E402
 
-from octavo.kernels import dispatch  # noqa: E402
+from octavo.kernels import dispatch, expect_to_compile  # noqa: E402
 from octavo.kernels.select import bind_kernels  # noqa: E402
 from octavo.kernels.triton import compile as triton_compile  # noqa: E402
 from octavo.kernels.triton import compiler_key  # noqa: E402
@@ -99,12 +101,55 @@ def test_a_kept_key_is_tritons_own(tmp_path: Path) -> None:
     assert key_of_a_new_process(tmp_path) == key_of_a_new_process(tmp_path) == compiler_key._compute_key()
 
 
-def test_a_kernel_that_is_compiled_ahead_is_found_by_later_launches() -> None:
+@pytest.mark.parametrize("description", [None, b"described"])
+def test_a_kernel_that_is_compiled_ahead_is_found_by_later_launches(
+    description: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With whatever functions this version of Triton hands over."""
-    kernel, kept = SimpleNamespace(run="launcher"), list[Any]()
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
+    kernel, kept, described = (
+        SimpleNamespace(run="launcher", src=SimpleNamespace(signature={})),
+        list[Any](),
+        list[bytes | None](),
+    )
     num_functions = len(inspect.signature(triton.AsyncCompileMode.submit).parameters) - 2
     functions = [lambda: kernel, kept.append, lambda future: None][:num_functions]
-    with ThreadPoolExecutor(1) as pool, triton_compile._Ahead(pool) as mode:
+
+    def compile_kernel(description: bytes, here: Callable[[], Any]) -> Any:
+        described.append(description)
+        return here()
+
+    workers: Any = SimpleNamespace(compile=compile_kernel)
+    with ThreadPoolExecutor(1) as pool, triton_compile._Ahead(pool, workers) as mode:
+        mode.name, mode.description = "kernel", description
         future = mode.submit("key", *functions)
         assert kept == [future]
     assert future.result() is kernel
+    assert described == ([] if description is None else [description])
+
+
+def test_a_kernel_is_kept_once_it_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
+    assert not triton_compile._is_kept("key", "kernel")
+    cache = get_cache_manager(hashlib.sha256(b"key").hexdigest())
+    cache.put_group("kernel.json", {"kernel.json": cache.put("{}", "kernel.json")})
+    assert triton_compile._is_kept("key", "kernel")
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_processes_start_early_where_nothing_is_kept(
+    is_new: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Path] = []
+    workers = SimpleNamespace(start=lambda: started.append(tmp_path / "kernels"))
+    monkeypatch.setattr(triton_compile, "_compiling", triton_compile._Compiling())
+    monkeypatch.setattr(triton_compile, "CompileWorkers", lambda folder, num_devices: workers)
+    monkeypatch.setattr(triton_compile, "IS_INTERPRETED", False)
+    platform = ImaginedGpu(1 << 30)
+    bind_kernels(platform, str(tmp_path))
+    if not is_new:
+        (tmp_path / "kernels").mkdir()
+        (tmp_path / "kernels" / "compiler-key").write_text("")
+    for _ in range(2):
+        expect_to_compile(platform.device)
+    assert started == ([tmp_path / "kernels"] if is_new else [])
