@@ -31,10 +31,11 @@ _ELEMENTS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
 
 @dataclass(frozen=True, slots=True)
 class HopperConfig:
-    """Keys per block, blocks in flight, whether the two consumers alternate in issuing matmuls."""
+    """Keys per block, blocks in flight, tiles of queries in flight, whether consumers alternate in issuing matmuls."""
 
     block_n: int
     num_stages: int
+    num_tiles: int
     takes_turns: bool
 
 
@@ -42,10 +43,11 @@ def hopper_config(head_dim: int) -> HopperConfig:
     """Key/value blocks as large as registers allow, and two stages of them, as much as shared memory holds.
 
     Heads of 64 leave room for a third. Exponentials take most of their time, so turns at matmuls only delay them.
+    Heads of up to 128 leave room for the next tile's queries, which are loaded while a tile is computed.
     """
     if head_dim <= 64:
-        return HopperConfig(128, 3, False)
-    return HopperConfig(64 if head_dim > 128 else 128, 2, True)
+        return HopperConfig(128, 3, 2, False)
+    return HopperConfig(128, 2, 2, True) if head_dim <= 128 else HopperConfig(64, 2, 1, True)
 
 
 def can_hopper_prefill(q: torch.Tensor, k: torch.Tensor, kv_cache: torch.Tensor | None) -> bool:
@@ -117,8 +119,9 @@ def hopper_prefill(
         0.0 if softcap is None else softcap * LOG2_E,
         window or 0, choose_queued_heads(num_tiles, num_rows, num_kv_heads, group, num_programs, not is_paged),
         GROUP=group, NUM_KV_HEADS=num_kv_heads, BLOCK_N=config.block_n, D=head_dim,
-        STAGES=config.num_stages, PAGED=is_paged, CAP=softcap is not None, WINDOW=window is not None,
-        SINKS=sinks is not None, TAKE_TURNS=config.takes_turns, num_warps=4, **dependent_launch(q.device),
+        STAGES=config.num_stages, TILES=config.num_tiles, PAGED=is_paged, CAP=softcap is not None,
+        WINDOW=window is not None, SINKS=sinks is not None, TAKE_TURNS=config.takes_turns, num_warps=4,
+        **dependent_launch(q.device),
     )  # fmt: skip
 
 
@@ -151,6 +154,7 @@ def _hopper_kernel(
     BLOCK_N: gl.constexpr,
     D: gl.constexpr,
     STAGES: gl.constexpr,
+    TILES: gl.constexpr,
     PAGED: gl.constexpr,
     CAP: gl.constexpr,
     WINDOW: gl.constexpr,
@@ -161,11 +165,11 @@ def _hopper_kernel(
     """All tiles of all rows and heads, distributed over persistent programs by a work queue; grid (programs)."""
     dtype: gl.constexpr = q_desc.dtype
     kv_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, D], dtype)
-    q_smem = gl.allocate_shared_memory(dtype, [2, q_desc.block_shape[0], D], q_desc.layout)
+    q_smem = gl.allocate_shared_memory(dtype, [2 * TILES, q_desc.block_shape[0], D], q_desc.layout)
     k_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, D], kv_layout)
     v_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, D], kv_layout)
-    q_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    q_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    q_full = gl.allocate_shared_memory(gl.int64, [2 * TILES, 1], mbarrier.MBarrierLayout())
+    q_empty = gl.allocate_shared_memory(gl.int64, [2 * TILES, 1], mbarrier.MBarrierLayout())
     notes = gl.allocate_shared_memory(gl.int32, [2 * 5, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     notes_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     notes_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
@@ -175,11 +179,12 @@ def _hopper_kernel(
     v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
-        mbarrier.init(q_full.index(i), count=1)
-        mbarrier.init(q_empty.index(i), count=1)
         mbarrier.init(notes_full.index(i), count=1)
         mbarrier.init(notes_empty.index(i), count=2)
         mbarrier.init(turns.index(i), count=1)
+    for i in gl.static_range(2 * TILES):
+        mbarrier.init(q_full.index(i), count=1)
+        mbarrier.init(q_empty.index(i), count=1)
     for i in gl.static_range(STAGES):
         mbarrier.init(k_full.index(i), count=1)
         mbarrier.init(k_empty.index(i), count=2)

@@ -137,6 +137,7 @@ def consume(
     q_smem, q_full, q_empty = q_ring
     k_smem, k_full, k_empty = k_ring
     v_smem, v_full, v_empty = v_ring
+    num_slots: gl.constexpr = q_smem.shape[0]
     half: gl.constexpr = q_smem.shape[1]
     dtype: gl.constexpr = q_smem.dtype
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
@@ -167,12 +168,13 @@ def consume(
             row_max = gl.full([half], float("-inf"), gl.float32, row_layout)
             row_sum = gl.zeros([half], gl.float32, row_layout)
         acc = gl.zeros([half, D], gl.float32, o_layout)
-        q = q_smem.index(W)
+        slot = (2 * num_done + W) % num_slots
+        q = q_smem.index(slot)
 
         # Peel the last block, which contains the row's end and so needs masking.
         stage = step % STAGES
         phase = step // STAGES & 1
-        mbarrier.wait(q_full.index(W), num_done & 1)
+        mbarrier.wait(q_full.index(slot), 2 * num_done // num_slots & 1)
         mbarrier.wait(k_full.index(stage), phase)
         scores = warpgroup_mma(q, k_smem.index(stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
         scores = warpgroup_mma_wait(0, deps=[scores])
@@ -215,7 +217,7 @@ def consume(
         acc, p, row_max, row_sum, step, num_turns = state
 
         stage = step % STAGES
-        mbarrier.arrive(q_empty.index(W), count=1)
+        mbarrier.arrive(q_empty.index(slot), count=1)
         acc_next = warpgroup_mma(p, v_smem.index(stage), acc, is_async=True)
         acc = warpgroup_mma_wait(0, deps=[acc_next])
         mbarrier.arrive(v_empty.index(stage), count=1)

@@ -126,6 +126,7 @@ def produce(
     starts_ptr, lens_ptr, counts_ptr = batch
     slots_ptr, tables_ptr, table_stride, block_rows, head_rows = pages
     half: gl.constexpr = q_desc.block_shape[0]
+    num_slots: gl.constexpr = q_ring[0].shape[0]
     num_decode, skipped, num_rows, num_tiles = count_tiles(starts_ptr, counts_ptr, 2 * half)
     num_items = num_tiles * GROUP * NUM_KV_HEADS
     if PDL:
@@ -141,8 +142,8 @@ def produce(
             seq_len = gl.load(lens_ptr + row) if PAGED else length
             first_position = seq_len - length + first_query
             post_tile(board, num_done, start, length, seq_len, first_query, head)
-            _load(q_desc, start + first_query, head * D, q_ring, 2 * num_done, 2)
-            _load(q_desc, start + first_query + half, head * D, q_ring, 2 * num_done + 1, 2)
+            _load(q_desc, start + first_query, head * D, q_ring, 2 * num_done, num_slots)
+            _load(q_desc, start + first_query + half, head * D, q_ring, 2 * num_done + 1, num_slots)
             num_done += 1
             first_key, end_key, first_block, block = key_range(
                 first_position, seq_len, window, WINDOW, 2 * half, BLOCK_N

@@ -274,6 +274,17 @@ def test_long_chunks(device: torch.device, dtype: torch.dtype, head_dim: int, wi
         check(case, softcap=2.0, has_sinks=True)
 
 
+@pytest.mark.skipif(IS_INTERPRETED, reason="long chunks are for devices")
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("past", [0, 100])
+def test_programs_that_take_several_tiles(device: torch.device, head_dim: int, past: int) -> None:
+    lengths = [(1, 60), *[(length, length + past) for length in (517, 129, 700, 300, 1, 650)]]
+    case = make_case(
+        device, lengths, num_decode=1, heads=(48, 3), head_dim=head_dim, block_size=16, dtype=torch.bfloat16
+    )
+    check(case, fresh=past == 0)
+
+
 @pytest.mark.skipif(IS_INTERPRETED, reason="only the kernel for Hopper stores: needs an H100 or H200")
 @pytest.mark.parametrize(
     ("head_dim", "heads", "block_size", "dtype"),
