@@ -57,6 +57,9 @@ def few_up_kernel(
     if GROUP > 0:
         first_term *= num_units // GROUP
     terms = first_term + numbers
+    if GROUP == 0 and FORM != "plain":
+        # Requested before the codes, or each program would wait for memory once more at its end.
+        gate_scale, up_scale = tl.load(scales + terms), tl.load(scales + terms + num_outputs)
     gates = tl.zeros((ROWS, UNITS), tl.float32)
     ups = tl.zeros((ROWS, UNITS), tl.float32)
     for start in range(0, num_units, UNITS):
@@ -72,8 +75,8 @@ def few_up_kernel(
         gate *= FLOAT4_SCALE
         up *= FLOAT4_SCALE
     if GROUP == 0 and FORM != "plain":
-        gate *= tl.load(scales + terms)
-        up *= tl.load(scales + terms + num_outputs)
+        gate *= gate_scale
+        up *= up_scale
     if WEIGHS:
         share = tl.load(shares + pair)
         gate *= share
@@ -119,7 +122,11 @@ def few_down_kernel(
     """
     first_pair = tl.program_id(1) * NUM_CHOSEN
     numbers = tl.minimum(tl.program_id(0) * ROWS + tl.arange(0, ROWS), num_outputs - 1)
-    early = ()
+    early, factors = (), ()
+    for place in tl.static_range(NUM_CHOSEN):
+        if GROUP == 0 and FORM != "plain":
+            expert = tl.load(chosen + first_pair + place).to(tl.int64)
+            factors = factors + (tl.load(scales + expert * num_outputs + numbers),)  # type: ignore[assignment]
     for place in tl.static_range(AT_ONCE):
         expert = tl.load(chosen + first_pair + place).to(tl.int64)
         rows = codes + (expert * num_outputs + numbers) * row_stride
@@ -148,7 +155,7 @@ def few_down_kernel(
             own_sums += _sums(tile, low, high, scales, zeros, terms, start, num_units, num_outputs, FORM, GROUP)
         share = tl.load(shares + first_pair + place) if WEIGHS else 1.0
         if GROUP == 0 and FORM != "plain":
-            own_sums *= (tl.load(scales + terms) * share)[:, None]
+            own_sums *= (factors[place] * share)[:, None]  # type: ignore[index]
         else:
             own_sums *= share
         sums += own_sums

@@ -62,11 +62,13 @@ def packed_experts_kernel(
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    if row_tile >= tl.load(num_tiles):
+    # All four at once, so that the codes wait for memory once.
+    tile_count, expert = tl.load(num_tiles), tl.load(tiles + row_tile * 3)
+    first_place, end_place = tl.load(tiles + row_tile * 3 + 1), tl.load(tiles + row_tile * 3 + 2)
+    if row_tile >= tile_count:
         return
-    expert = tl.load(tiles + row_tile * 3)
-    places = tl.load(tiles + row_tile * 3 + 1) + tl.arange(0, BLOCK_M)
-    is_row = places < tl.load(tiles + row_tile * 3 + 2)
+    places = first_place + tl.arange(0, BLOCK_M)
+    is_row = places < end_place
     own = tl.load(pairs + places, is_row, other=0)
     inputs = (own // num_chosen if GATED else places).to(tl.int64)
     x_rows = x + inputs * x_stride
@@ -83,6 +85,9 @@ def packed_experts_kernel(
     if GROUP > 0:
         first_term *= num_features // GROUP
 
+    if GROUP == 0:
+        # Requested before the codes, or each program would wait for memory once more at its end.
+        whole_scale = tl.load(scales + first_term + numbers)
     # A factor that the compiler does not know: it would chain the sums of steps, and wait for each of their parts.
     one = tl.minimum(num_features, 1).to(tl.float32)
     acc = tl.zeros((ROWS, BLOCK_M), tl.float32)
@@ -105,8 +110,9 @@ def packed_experts_kernel(
     elif GROUP == 0:
         for k in tl.range(0, num_features, BLOCK_K, num_stages=STAGES):
             columns = k + tl.arange(0, BLOCK_K)
-            x_tile = _load_rows(x_rows, columns, num_features, is_row, EVEN_K)
+            # Before the inputs, which wait for the pairs' numbers.
             packed = _load_codes(code_rows, columns, num_features, EVEN_K)
+            x_tile = _load_rows(x_rows, columns, num_features, is_row, EVEN_K)
             if IS_ROUNDED:
                 acc = tl.dot(packed, x_tile.T, acc)
             else:
@@ -120,7 +126,6 @@ def packed_experts_kernel(
             columns = k + tl.arange(0, BLOCK_K)
             group = k // GROUP
             next_group = tl.minimum((k + BLOCK_K) // GROUP, num_groups - 1)
-            x_tile = _load_rows(x_rows, columns, num_features, is_row, True)
             if FORM == "int4":
                 packed = _load_packed(code_rows, k // 32 + tl.arange(0, BLOCK_K // 32))
                 if zeros is None:
@@ -132,6 +137,7 @@ def packed_experts_kernel(
             else:
                 packed = _load_codes(code_rows, columns, num_features, True)
                 tile = packed if IS_ROUNDED else unpack_bytes(packed, dtype)
+            x_tile = _load_rows(x_rows, columns, num_features, is_row, True)
             sums = tl.dot(tile, x_tile.T, input_precision="ieee")
             if IS_ROUNDED:
                 sums *= tl.load(x_spots + group, is_row, other=0.0)[None, :]
@@ -140,7 +146,7 @@ def packed_experts_kernel(
     if FORM == "int4":
         acc *= INTEGER_SCALE
     if GROUP == 0:
-        acc *= tl.load(scales + first_term + numbers)[:, None]
+        acc *= whole_scale[:, None]
         if IS_ROUNDED:
             acc *= tl.load(x_scales + inputs, is_row, other=0.0)[None, :]
     if GATED:
