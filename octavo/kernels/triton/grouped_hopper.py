@@ -51,7 +51,6 @@ _CODE_WORDS = {4: torch.int32, 8: torch.int16}
 
 _RING_BYTES = 226 << 10
 """Shared memory of a multiprocessor for the rings of its programs."""
-_MOST_STAGES = 6
 _BUSY = 0.88
 """The part of the device that is busy from which whole tiles, or equal parts, take less time than uneven parts."""
 
@@ -94,13 +93,14 @@ def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> HopperTi
     num_slots = num_sms
     # Three warpgroups read ``x`` least often, but need whole tiles: to add up parts of such tiles takes long.
     if _fills(_whole_waves(-(-num_channels // (3 * BLOCK)) * row_tiles, num_sms), num_sms):
-        num_groups = 3
+        num_groups, num_stages = 3, 5 if rows == 32 else 4
     elif rows == 32:
-        num_groups, num_slots = 1, 2 * num_sms
+        num_groups, num_stages, num_slots = 1, 6, 2 * num_sms
     else:
-        num_groups = 2
-    stage_bytes = num_groups * BLOCK * (STEP * weight.bits // 8 + 4) + rows * STEP * 2
-    num_stages = min(_RING_BYTES * num_sms // num_slots // stage_bytes, _MOST_STAGES)
+        num_groups, num_stages = 2, 6 if rows == 64 else 4
+    if weight.bits == 8:
+        stage_bytes = num_groups * BLOCK * (STEP + 4) + rows * STEP * 2
+        num_stages = min(_RING_BYTES * num_sms // num_slots // stage_bytes, 6)
     num_tiles = -(-num_channels // (num_groups * BLOCK)) * row_tiles
     num_programs = _choose_programs(num_tiles, num_steps, num_slots)
     return HopperTile(num_groups, rows, num_stages, num_programs, is_scaled=rows > 64)
