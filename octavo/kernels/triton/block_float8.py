@@ -1,7 +1,7 @@
 """GEMMs of float8 weights with a scale per block of 128 × 128, for many rows on Hopper: DeepSeek's and Qwen's layout.
 
 Activations are rounded to float8 with a scale per token and 128 inputs, and scaled sums of 128 products are added up,
-as the checkpoints were made for: by :mod:`.linear_float8`, and where rows are many by the library.
+as the checkpoints were made for: by :mod:`.linear_specialised`, and where rows are many by the library.
 """
 
 import torch
@@ -11,7 +11,8 @@ from octavo.kernels.grouped import GroupedTensors
 from octavo.kernels.linear import GATES
 from octavo.kernels.scaled import FLOAT8
 from octavo.kernels.triton.launch import is_hopper, num_multiprocessors
-from octavo.kernels.triton.linear_float8 import choose_tile, float8_linear
+from octavo.kernels.triton.linear_float8 import choose_tile
+from octavo.kernels.triton.linear_specialised import specialised_linear
 from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
 from octavo.kernels.triton.quantize import quantize_groups, quantize_normed
 from octavo.platforms import cuda_version
@@ -83,5 +84,5 @@ class BlockFloat8Linear:
         y = values.new_empty(num_rows, num_channels, dtype=torch.bfloat16)
         needed = tile.workspace(num_rows, num_weights)
         space = self._space = reserve_workspace(values.device, *needed, at_hand=self._space)
-        float8_linear(values, row_scales, self._codes, self._scales, self._bias, y, activation, tile, space)
+        specialised_linear(values, row_scales, self._codes, self._scales, self._bias, y, activation, tile, space)
         return y

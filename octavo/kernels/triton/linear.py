@@ -15,11 +15,11 @@ from octavo.kernels.deferred_norm import DeferredNorm, WeightedRows
 from octavo.kernels.linear import GATES, LinearOp
 from octavo.kernels.triton import linear_hopper
 from octavo.kernels.triton.launch import IS_INTERPRETED, aligned_rows, dependent_launch, num_multiprocessors
-from octavo.kernels.triton.linear_float8 import Float8Tile
 from octavo.kernels.triton.linear_hopper import hopper_linear
 from octavo.kernels.triton.linear_kernel import linear_kernel
 from octavo.kernels.triton.linear_normed_rows import normed_rows_linear, norms_rows
 from octavo.kernels.triton.linear_plan import WIDE_CHANNELS, LinearPlan, choose_plan
+from octavo.kernels.triton.linear_specialised import SpecialisedTile
 from octavo.kernels.triton.linear_stream import (
     MAX_ADDED_ROWS,
     MAX_FLOAT8_ROWS,
@@ -31,7 +31,7 @@ from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
 from octavo.kernels.triton.stream_sum import AddedStream, adds_rows
 from octavo.platforms import compute_capability
 
-Choice = LinearPlan | StreamGemmTile | Float8Tile | None
+Choice = LinearPlan | StreamGemmTile | SpecialisedTile | None
 """The kernel's configuration for a GEMM; None is the vendor's library."""
 
 
@@ -144,7 +144,7 @@ class SmallBatchLinear(LinearOp):
     def launch(
         self,
         x: torch.Tensor,
-        choice: LinearPlan | StreamGemmTile | Float8Tile,
+        choice: LinearPlan | StreamGemmTile | SpecialisedTile,
         activation: str,
         out: torch.Tensor | None = None,
         norm: DeferredNorm | None = None,
@@ -160,7 +160,7 @@ class SmallBatchLinear(LinearOp):
         assert y.is_contiguous()
         if isinstance(choice, StreamGemmTile):
             stream_linear(x, self.weight, self.bias, y, activation, choice, norm=norm, added=added)
-        elif isinstance(choice, Float8Tile):
+        elif isinstance(choice, SpecialisedTile):
             needed = choice.workspace(len(x), len(self.weight))
             space = self._space = reserve_workspace(x.device, *needed, at_hand=self._space)
             hopper_linear(x, self.weight, self.bias, y, activation, choice, space)

@@ -1,4 +1,4 @@
-"""Small-M GEMMs of 16-bit values for Hopper (M from 17 to 256), multiplied by :mod:`.linear_float8`'s kernel.
+"""Small-M GEMMs of 16-bit values for Hopper (M from 17 to 256), multiplied by :mod:`.linear_specialised`'s kernel.
 
 A multiprocessor's cycles for 64 input features have three bounds. Memory has to deliver the weights. The L2 cache
 serves the loads of all multiprocessors together. Shared memory takes 128 bytes a cycle, that is a row: TMA writes each
@@ -9,7 +9,7 @@ import functools
 
 import torch
 
-from octavo.kernels.triton.linear_float8 import BLOCK, MAX_ROWS, Float8Tile, float8_linear
+from octavo.kernels.triton.linear_specialised import BLOCK, MAX_ROWS, SpecialisedTile, specialised_linear
 from octavo.kernels.triton.linear_workspace import Workspace
 
 MIN_ROWS = 17
@@ -41,7 +41,7 @@ _RING_BYTES = 208 << 10
 
 def choose_tile(
     num_rows: int, num_weights: int, num_features: int, *, is_gated: bool, num_sms: int
-) -> Float8Tile | None:
+) -> SpecialisedTile | None:
     """The tile for a GEMM, or None if it would not be fast; chosen from timings on an H100.
 
     Args:
@@ -62,7 +62,7 @@ def choose_tile(
 
 
 @functools.cache
-def _fastest_tile(num_rows: int, num_weights: int, num_features: int, num_sms: int) -> Float8Tile:
+def _fastest_tile(num_rows: int, num_weights: int, num_features: int, num_sms: int) -> SpecialisedTile:
     """The tile of the fewest cycles for 64 features, the smallest of these.
 
     Args:
@@ -101,7 +101,7 @@ def _fastest_tile(num_rows: int, num_weights: int, num_features: int, num_sms: i
     num_columns = 128 if 5 * 128 * row_bytes <= _RING_BYTES else 64
     num_steps = -(-num_features // (num_columns * num_parts))
     num_stages = min(_RING_BYTES // (num_columns * row_bytes), max(num_steps, 2))
-    return Float8Tile(groups, rows, num_columns, num_stages, num_programs, num_parts)
+    return SpecialisedTile(groups, rows, num_columns, num_stages, num_programs, num_parts)
 
 
 def hopper_linear(
@@ -110,7 +110,7 @@ def hopper_linear(
     bias: torch.Tensor | None,
     out: torch.Tensor,
     activation: str,
-    tile: Float8Tile,
+    tile: SpecialisedTile,
     space: Workspace,
 ) -> None:
     """``x Wᵀ + b``, or with an activation ``act(x W₁ᵀ + b₁) · (x W₂ᵀ + b₂)`` for the halves of ``W``.
@@ -121,6 +121,6 @@ def hopper_linear(
         weight: ``[N, K]`` contiguous, aligned to 16 bytes; with an activation, N is a multiple of 16.
         out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous.
         activation: "none", "silu" or "gelu_tanh".
-        space: at least of :meth:`.Float8Tile.workspace`; launches of one stream may share it.
+        space: at least of :meth:`.SpecialisedTile.workspace`; launches of one stream may share it.
     """
-    float8_linear(x, None, weight, None, bias, out, activation, tile, space)
+    specialised_linear(x, None, weight, None, bias, out, activation, tile, space)

@@ -1,7 +1,7 @@
 """GEMMs of 8-bit values on NVIDIA GPUs: activations are rounded by Triton (:mod:`.quantize`).
 
 Float8 (compute capability 8.9 and above) is multiplied by torch, and where rows are few by :mod:`.linear_stream` and
-:mod:`.linear_float8`; int8 by the kernel in :mod:`.int8_kernel`.
+:mod:`.linear_specialised`; int8 by the kernel in :mod:`.int8_kernel`.
 """
 
 import torch
@@ -14,7 +14,7 @@ from octavo.kernels.triton import linear_float8, linear_stream
 from octavo.kernels.triton.grouped import choose_parts
 from octavo.kernels.triton.int8_kernel import BLOCK_K, int8_kernel
 from octavo.kernels.triton.launch import aligned_rows, dependent_launch, is_hopper, num_multiprocessors
-from octavo.kernels.triton.linear_float8 import Float8Tile
+from octavo.kernels.triton.linear_specialised import SpecialisedTile, specialised_linear
 from octavo.kernels.triton.linear_stream import StreamGemmTile
 from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
 from octavo.kernels.triton.quantize import quantize_normed, quantize_rows
@@ -116,7 +116,7 @@ class Float8Linear(LinearOp):
             len(x), num_channels, x.shape[1], is_gated=is_gated, num_sms=self._num_sms
         )
 
-    def _choose(self, x: torch.Tensor, activation: str) -> Float8Tile | None:
+    def _choose(self, x: torch.Tensor, activation: str) -> SpecialisedTile | None:
         """The tile of Octavo's kernel for rounded rows; None if torch multiplies them."""
         if not self._uses_kernels or (activation != "none" and len(self._weight) % 16):
             return None
@@ -143,9 +143,7 @@ class Float8Linear(LinearOp):
         y = values.new_empty(num_rows, num_weights // (1 if activation == "none" else 2), dtype=dtype)
         needed = tile.workspace(num_rows, num_weights)
         space = self._space = reserve_workspace(values.device, *needed, at_hand=self._space)
-        linear_float8.float8_linear(
-            values, row_scales, self._weight, self._scales, self._bias, y, activation, tile, space
-        )
+        specialised_linear(values, row_scales, self._weight, self._scales, self._bias, y, activation, tile, space)
         return y
 
     def _in_float32(self, x: torch.Tensor) -> torch.Tensor:

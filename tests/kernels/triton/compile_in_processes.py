@@ -25,7 +25,13 @@ from octavo.kernels.triton.compiler_key import keep_kernels
 from octavo.kernels.triton.kernel_description import describe
 
 # The quantize and filter kernels have constants that are made of Octavo's and torch's.
-NAMES = {"_gather_rows_kernel", "_quantize_normed_kernel", "filter_kernel", "float8_linear_kernel", "stream_kernel"}
+NAMES = {
+    "_gather_rows_kernel",
+    "_quantize_normed_kernel",
+    "filter_kernel",
+    "specialised_linear_kernel",
+    "stream_kernel",
+}
 
 found: dict[str, tuple[Any, ...]] = {}
 """One kernel per name: key, description, source, target, options."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from octavo.kernels.linear import GATES
+from octavo.kernels.triton.linear_workspace import Workspace
 
 Kind = tuple[torch.dtype, str, bool]
 """Type of a product's values, its activation, whether it has a bias."""
@@ -20,6 +21,15 @@ every_kind = pytest.mark.parametrize(
 def random(device: torch.device, seed: int, *shape: int, dtype: torch.dtype) -> torch.Tensor:
     """Normal numbers, the same on every device."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
+
+
+def used_workspace(device: torch.device, needed: tuple[int, int]) -> Workspace:
+    """Of so many values and counters, full of what an earlier launch may have left."""
+    num_values, num_counters = needed
+    return Workspace(
+        torch.full((num_values,), float("nan"), device=device),
+        torch.zeros(num_counters, dtype=torch.int32, device=device),
+    )
 
 
 @dataclass

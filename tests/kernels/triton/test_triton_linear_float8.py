@@ -6,12 +6,14 @@ are in ``tests/gpu/test_float8_on_gpu.py``.
 
 import pytest
 import torch
+from product_case import used_workspace
 
 from octavo.kernels import scaled as twins
 from octavo.kernels.linear import GATES
 from octavo.kernels.scaled import FLOAT8
-from octavo.kernels.triton import linear_float8, linear_stream
-from octavo.kernels.triton.linear_float8 import Float8Tile, choose_tile, float8_linear
+from octavo.kernels.triton import linear_float8, linear_specialised, linear_stream
+from octavo.kernels.triton.linear_float8 import choose_tile
+from octavo.kernels.triton.linear_specialised import SpecialisedTile, specialised_linear
 from octavo.kernels.triton.linear_workspace import Workspace
 from octavo.kernels.triton.quantize import quantize_groups
 
@@ -35,26 +37,26 @@ SHAPES = [
 """Weight rows, inputs and whether there is a gate."""
 
 TILES = [
-    Float8Tile(1, 16, 256, 10, 1, 1),
-    Float8Tile(1, 32, 256, 3, 1, 1),
-    Float8Tile(3, 16, 256, 4, 1, 1),
-    Float8Tile(1, 64, 256, 6, 1, 1),
-    Float8Tile(2, 64, 128, 2, 1, 1),
-    Float8Tile(3, 64, 256, 3, 1, 1),
-    Float8Tile(1, 128, 256, 4, 1, 1),
-    Float8Tile(2, 128, 256, 3, 1, 1),
-    Float8Tile(3, 128, 128, 5, 1, 1),
-    Float8Tile(1, 256, 128, 5, 1, 1),
-    Float8Tile(3, 256, 128, 3, 1, 1),
+    SpecialisedTile(1, 16, 256, 10, 1, 1),
+    SpecialisedTile(1, 32, 256, 3, 1, 1),
+    SpecialisedTile(3, 16, 256, 4, 1, 1),
+    SpecialisedTile(1, 64, 256, 6, 1, 1),
+    SpecialisedTile(2, 64, 128, 2, 1, 1),
+    SpecialisedTile(3, 64, 256, 3, 1, 1),
+    SpecialisedTile(1, 128, 256, 4, 1, 1),
+    SpecialisedTile(2, 128, 256, 3, 1, 1),
+    SpecialisedTile(3, 128, 128, 5, 1, 1),
+    SpecialisedTile(1, 256, 128, 5, 1, 1),
+    SpecialisedTile(3, 256, 128, 3, 1, 1),
 ]
 """Of one program; see :func:`divide`."""
 
 BLOCK_TILES = [
-    Float8Tile(1, 16, 128, 20, 1, 1),
-    Float8Tile(3, 16, 128, 2, 1, 1),
-    Float8Tile(2, 32, 128, 10, 1, 1),
-    Float8Tile(3, 64, 128, 6, 1, 1),
-    Float8Tile(1, 64, 128, 13, 1, 1),
+    SpecialisedTile(1, 16, 128, 20, 1, 1),
+    SpecialisedTile(3, 16, 128, 2, 1, 1),
+    SpecialisedTile(2, 32, 128, 10, 1, 1),
+    SpecialisedTile(3, 64, 128, 6, 1, 1),
+    SpecialisedTile(1, 64, 128, 13, 1, 1),
 ]
 """Likewise, for scales by block."""
 
@@ -62,7 +64,7 @@ BLOCK_TILES = [
 @pytest.mark.parametrize("by_block", [False, True])
 @pytest.mark.parametrize(("num_weights", "num_features", "is_gated"), SHAPES)
 def test_chosen_tiles_fit(num_weights: int, num_features: int, is_gated: bool, by_block: bool) -> None:
-    for num_rows in range(1, (linear_float8.MAX_BLOCK_ROWS if by_block else linear_float8.MAX_ROWS) + 1):
+    for num_rows in range(1, (linear_float8.MAX_BLOCK_ROWS if by_block else linear_specialised.MAX_ROWS) + 1):
         tile = choose_tile(num_rows, num_weights, num_features, num_sms=NUM_SMS, by_block=by_block)
         assert tile is not None
         assert not by_block or (tile.num_rows <= 64 and tile.num_columns == 128)
@@ -78,7 +80,7 @@ def test_chosen_tiles_fit(num_weights: int, num_features: int, is_gated: bool, b
         assert tile.num_stages >= 2 and ring_bytes + (tile.num_groups * 2 + 1 << 10) <= SHARED_MEMORY
         assert (tile.num_groups + 1) * tile.num_registers * 128 <= 65536
         left = (tile.num_groups + 1) * tile.num_registers - tile.num_groups * tile.num_group_registers
-        assert left >= linear_float8.PRODUCER_REGISTERS
+        assert left >= linear_specialised.PRODUCER_REGISTERS
 
 
 def test_rows_of_a_graph_are_divided_alike() -> None:
@@ -113,7 +115,7 @@ def test_chosen_streams_fit_and_are_one_for_all_rows(num_weights: int, num_featu
 
 
 def test_many_rows_are_left_to_the_library() -> None:
-    most = linear_float8.MAX_ROWS
+    most = linear_specialised.MAX_ROWS
     assert choose_tile(most, 4096, 12288, num_sms=NUM_SMS) is not None
     assert choose_tile(most + 1, 4096, 12288, num_sms=NUM_SMS) is None
     assert choose_tile(0, 4096, 12288, num_sms=NUM_SMS) is None
@@ -123,14 +125,14 @@ def test_many_rows_are_left_to_the_library() -> None:
     assert linear_stream.choose_float8_tile(9, 4096, 4096, is_gated=False, num_sms=NUM_SMS) is None
 
 
-def divide(tile: Float8Tile, num_rows: int, num_weights: int, num_features: int) -> list[Float8Tile]:
+def divide(tile: SpecialisedTile, num_rows: int, num_weights: int, num_features: int) -> list[SpecialisedTile]:
     """The tile for programs with one tile of outputs each, with several, and with a part of one."""
     num_tiles = -(-num_weights // tile.num_weights) * -(-num_rows // tile.num_rows)
     num_steps = -(-num_features // tile.num_columns)
     divisions = {(num_tiles, 1), (max(num_tiles // 2, 1), 1)}
     divisions |= {(num_tiles * parts, parts) for parts in (2, 3, 5) if parts <= num_steps}
     return [
-        Float8Tile(tile.num_groups, tile.num_rows, tile.num_columns, tile.num_stages, *division)
+        SpecialisedTile(tile.num_groups, tile.num_rows, tile.num_columns, tile.num_stages, *division)
         for division in sorted(divisions)
         if division[1] == 1 or division[0] <= NUM_SMS
     ]
@@ -149,7 +151,7 @@ def divide(tile: Float8Tile, num_rows: int, num_weights: int, num_features: int)
     ],
 )
 def test_products(
-    tile: Float8Tile, num_rows: int, num_weights: int, num_features: int, activation: str, has_bias: bool
+    tile: SpecialisedTile, num_rows: int, num_weights: int, num_features: int, activation: str, has_bias: bool
 ) -> None:
     generator = torch.Generator("cuda").manual_seed(0)
 
@@ -163,15 +165,10 @@ def test_products(
     expected = expected if bias is None else expected + bias.double()
     expected = expected if activation == "none" else GATES[activation](expected)
     for divided in divide(tile, num_rows, num_weights, num_features):
-        num_partials, num_counters = divided.workspace(num_rows, num_weights)
-        # Of the least size, full of what an earlier launch may have left.
-        space = Workspace(
-            torch.full((num_partials,), float("nan"), device="cuda"),
-            torch.zeros(num_counters, dtype=torch.int32, device="cuda"),
-        )
+        space = used_workspace(x.device, divided.workspace(num_rows, num_weights))
         out, again = (torch.full(expected.shape, float("nan"), device="cuda").bfloat16() for _ in range(2))
         for y in (out, again):
-            float8_linear(x, row_scales, weight, scales[:, 0], bias, y, activation, divided, space)
+            specialised_linear(x, row_scales, weight, scales[:, 0], bias, y, activation, divided, space)
         assert torch.equal(out, again)
         assert not space.arrivals.any()
         atol = 5e-3 * expected.abs().max().item()
@@ -190,7 +187,7 @@ def test_products(
     ],
 )
 def test_products_by_block(
-    tile: Float8Tile, num_rows: int, num_weights: int, num_features: int, activation: str, has_bias: bool
+    tile: SpecialisedTile, num_rows: int, num_weights: int, num_features: int, activation: str, has_bias: bool
 ) -> None:
     generator = torch.Generator("cuda").manual_seed(0)
 
@@ -206,14 +203,10 @@ def test_products_by_block(
     expected = expected if bias is None else expected + bias.double()
     expected = expected if activation == "none" else GATES[activation](expected)
     for divided in divide(tile, num_rows, num_weights, num_features):
-        num_partials, num_counters = divided.workspace(num_rows, num_weights)
-        space = Workspace(
-            torch.full((num_partials,), float("nan"), device="cuda"),
-            torch.zeros(num_counters, dtype=torch.int32, device="cuda"),
-        )
+        space = used_workspace(x.device, divided.workspace(num_rows, num_weights))
         for dtype in (torch.bfloat16, torch.float16):
             y = torch.full(expected.shape, float("nan"), device="cuda", dtype=dtype)
-            float8_linear(x, row_scales, weight, scales, bias, y, activation, divided, space)
+            specialised_linear(x, row_scales, weight, scales, bias, y, activation, divided, space)
             torch.testing.assert_close(y.double(), expected, rtol=1e-2, atol=5e-3 * expected.abs().max().item())
 
 
@@ -234,6 +227,6 @@ def test_sums_of_many_features_lose_no_more_than_the_librarys() -> None:
     for tile in TILES:
         (whole, *_) = (divided for divided in divide(tile, 256, 512, 12288) if divided.num_parts == 1)
         out = torch.empty_like(library)
-        float8_linear(x, row_scales, weight, scales[:, 0], None, out, "none", whole, space)
+        specialised_linear(x, row_scales, weight, scales[:, 0], None, out, "none", whole, space)
         # Rounding to bfloat16 alone is an error of 0.0017.
         assert error(out) <= (0.0018 if tile.is_exact else 1.02 * error(library))

@@ -7,11 +7,10 @@ import dataclasses
 
 import pytest
 import torch
-from product_case import Kind, ProductCase, every_kind
+from product_case import Kind, ProductCase, every_kind, used_workspace
 
-from octavo.kernels.triton.linear_float8 import MAX_ROWS, Float8Tile
 from octavo.kernels.triton.linear_hopper import MIN_ROWS, choose_tile, hopper_linear
-from octavo.kernels.triton.linear_workspace import Workspace
+from octavo.kernels.triton.linear_specialised import MAX_ROWS, SpecialisedTile
 
 needs_hopper = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs an H100 or H200"
@@ -19,13 +18,13 @@ needs_hopper = pytest.mark.skipif(
 
 SHARED_MEMORY = 227 << 10
 TILES = [
-    Float8Tile(1, 32, 128, 8, 1, 1),
-    Float8Tile(3, 32, 64, 7, 1, 1),
-    Float8Tile(1, 64, 128, 6, 1, 1),
-    Float8Tile(2, 64, 64, 2, 1, 1),
-    Float8Tile(1, 128, 64, 8, 1, 1),
-    Float8Tile(3, 128, 64, 5, 1, 1),
-    Float8Tile(2, 256, 64, 4, 1, 1),
+    SpecialisedTile(1, 32, 128, 8, 1, 1),
+    SpecialisedTile(3, 32, 64, 7, 1, 1),
+    SpecialisedTile(1, 64, 128, 6, 1, 1),
+    SpecialisedTile(2, 64, 64, 2, 1, 1),
+    SpecialisedTile(1, 128, 64, 8, 1, 1),
+    SpecialisedTile(3, 128, 64, 5, 1, 1),
+    SpecialisedTile(2, 256, 64, 4, 1, 1),
 ]
 """Of one program; see :func:`divide`."""
 
@@ -45,22 +44,18 @@ SHAPES = [
 """Weight rows, inputs and whether there is a gate."""
 
 
-def divide(tile: Float8Tile, num_rows: int, num_weights: int, num_parts: int) -> Float8Tile:
+def divide(tile: SpecialisedTile, num_rows: int, num_weights: int, num_parts: int) -> SpecialisedTile:
     """The tile for programs with a part of one tile of outputs each, or with two tiles if there is one part."""
     num_tiles = -(-num_weights // tile.num_weights) * -(-num_rows // tile.num_rows)
     num_programs = num_tiles * num_parts if num_parts > 1 else -(-num_tiles // 2)
     return dataclasses.replace(tile, num_programs=num_programs, num_parts=num_parts)
 
 
-def multiply(case: ProductCase, tile: Float8Tile) -> torch.Tensor:
-    """Twice over the same workspace, of the least size, full of what an earlier launch may have left."""
+def multiply(case: ProductCase, tile: SpecialisedTile) -> torch.Tensor:
+    """Twice over the same workspace, of the least size."""
     x, is_gated = case.x, case.activation != "none"
     out = x.new_full((len(x), len(case.weight) // (2 if is_gated else 1)), float("nan"))
-    num_partials, num_counters = tile.workspace(len(x), len(case.weight))
-    space = Workspace(
-        torch.full((num_partials,), float("nan"), device=x.device),
-        torch.zeros(num_counters, dtype=torch.int32, device=x.device),
-    )
+    space = used_workspace(x.device, tile.workspace(len(x), len(case.weight)))
     hopper_linear(x, case.weight, case.bias, out, case.activation, tile, space)
     again = torch.full_like(out, float("nan"))
     hopper_linear(x, case.weight, case.bias, again, case.activation, tile, space)
@@ -76,7 +71,7 @@ def multiply(case: ProductCase, tile: Float8Tile) -> torch.Tensor:
 @pytest.mark.parametrize("shape", [(17, 104, 392), (64, 8, 2048), (140, 160, 1000)])
 def test_products(
     device: torch.device,
-    tile: Float8Tile,
+    tile: SpecialisedTile,
     num_parts: int,
     kind: Kind,
     shape: tuple[int, int, int],
