@@ -32,17 +32,18 @@ def multiplies_blocks(device: torch.device) -> bool:
     return is_hopper(device) and cuda_version() >= _MIN_CUDA
 
 
-def block_scales(weight: GroupedTensors) -> torch.Tensor | None:
-    """A weight's scales by block, ``[blocks of outputs, groups]`` float32; None if the library does not take them.
+def shares_scales(weight: GroupedTensors) -> bool:
+    """Whether all outputs of a block have the same scales."""
+    firsts = weight.scales[::BLOCK].repeat_interleave(BLOCK, 0)
+    return torch.equal(firsts[: len(weight.scales)], weight.scales)
 
-    Outputs of a block must have the same ones.
-    """
+
+def block_scales(weight: GroupedTensors) -> torch.Tensor | None:
+    """A weight's scales by block, ``[blocks of outputs, groups]`` float32; None if the library does not take them."""
     num_outputs, num_groups = weight.scales.shape
     if weight.codes.dtype is not FLOAT8 or weight.group != BLOCK or num_outputs % 16 or num_groups % _SCALE_UNIT:
         return None
-    firsts = weight.scales[::BLOCK]
-    is_shared = torch.equal(firsts.repeat_interleave(BLOCK, 0)[:num_outputs], weight.scales)
-    return firsts.clone() if is_shared else None
+    return weight.scales[::BLOCK].clone() if shares_scales(weight) else None
 
 
 class BlockFloat8Linear:

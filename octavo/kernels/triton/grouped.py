@@ -16,11 +16,20 @@ from octavo.kernels import grouped
 from octavo.kernels.deferred_norm import DeferredNorm, WeightedRows
 from octavo.kernels.grouped import ZERO_STEP, GroupedTensors, pack_unit
 from octavo.kernels.linear import GATES, LinearOp
-from octavo.kernels.triton import grouped_bytes, grouped_direct, grouped_hopper, grouped_stream, linear, unit_gemm
+from octavo.kernels.triton import (
+    grouped_bytes,
+    grouped_direct,
+    grouped_hopper,
+    grouped_hopper_tiles,
+    grouped_stream,
+    linear,
+    unit_gemm,
+)
 from octavo.kernels.triton.block_float8 import BLOCK, BlockFloat8Linear, block_scales, multiplies_blocks
 from octavo.kernels.triton.grouped_bytes import BytesTile, bytes_grouped, count_sharing
 from octavo.kernels.triton.grouped_direct import DirectTile, direct_grouped, has_terms, make_terms, place_inputs
-from octavo.kernels.triton.grouped_hopper import HopperTile, hopper_grouped
+from octavo.kernels.triton.grouped_hopper import hopper_grouped
+from octavo.kernels.triton.grouped_hopper_tiles import HopperTile
 from octavo.kernels.triton.grouped_kernel import BLOCK_N, dequantize_kernel, grouped_kernel
 from octavo.kernels.triton.grouped_stream import StreamTile, stream_grouped
 from octavo.kernels.triton.launch import IS_INTERPRETED, aligned_rows, dependent_launch, num_multiprocessors
@@ -148,7 +157,7 @@ class GroupedLinear(LinearOp):
             else:
                 tile = grouped_stream.choose_tile(*arguments)
             if tile is None and self._terms is not None:
-                tile = grouped_hopper.choose_tile(*arguments)
+                tile = grouped_hopper_tiles.choose_tile(*arguments)
             self._choices[num_rows] = tile
         return self._choices[num_rows]
 
@@ -187,7 +196,7 @@ class GroupedLinear(LinearOp):
             stream_grouped(x, self._weight, self._bias, y, activation, tile)
         else:
             assert self._terms is not None, "the weight has a form that the kernel reads"
-            needed = grouped_hopper.workspace_size(num_rows, len(self._weight.codes), tile)
+            needed = grouped_hopper_tiles.workspace_size(num_rows, len(self._weight.codes), tile)
             space = self._space = reserve_workspace(x.device, *needed, at_hand=self._space)
             hopper_grouped(x, self._weight, self._terms, self._bias, y, activation, tile, space)
         return y

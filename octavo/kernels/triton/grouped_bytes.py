@@ -20,7 +20,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.grouped import GroupedTensors, pack_unit
 from octavo.kernels.scaled import FLOAT8
-from octavo.kernels.triton.block_float8 import BLOCK
+from octavo.kernels.triton.block_float8 import BLOCK, shares_scales
 from octavo.kernels.triton.gluon_names import copy_async, reinterpret
 from octavo.kernels.triton.grouped_unpack import move_bytes, moved_factors
 from octavo.kernels.triton.launch import dependent_launch
@@ -67,10 +67,7 @@ def reads(weight: GroupedTensors) -> bool:
 
 def count_sharing(weight: GroupedTensors) -> int:
     """How many outputs that follow each other have the same scales: the height of a block of float8 values, else 1."""
-    if weight.codes.dtype is not FLOAT8:
-        return 1
-    firsts = weight.scales[::BLOCK].repeat_interleave(BLOCK, 0)[: len(weight.scales)]
-    return BLOCK if torch.equal(firsts, weight.scales) else 1
+    return BLOCK if weight.codes.dtype is FLOAT8 and shares_scales(weight) else 1
 
 
 def norms(weight: GroupedTensors, tile: BytesTile) -> bool:

@@ -5,11 +5,29 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from octavo.kernels.linear import GATES
+from octavo.kernels import basic
+from octavo.kernels.deferred_norm import DeferredNorm
+from octavo.kernels.linear import GATES, LinearOp
 from octavo.kernels.triton.linear_workspace import Workspace
 
 Kind = tuple[torch.dtype, str, bool]
 """Type of a product's values, its activation, whether it has a bias."""
+
+WEIGHT_SHAPES = [
+    (6144, 4096),
+    (4096, 4096),
+    (24576, 4096),
+    (4096, 12288),
+    (4096, 1024),
+    (1024, 2048),
+    (3072, 2048),
+    (2048, 8192),
+    (7168, 5120),
+    (34816, 5120),
+    (1000, 1408),
+    (8, 128),
+]
+"""Weight rows and inputs of Qwen3 0.6B, 8B and 14B and Llama 3.2 1B, and sizes that are no multiple of a tile."""
 
 every_kind = pytest.mark.parametrize(
     "kind",
@@ -30,6 +48,21 @@ def used_workspace(device: torch.device, needed: tuple[int, int]) -> Workspace:
         torch.full((num_values,), float("nan"), device=device),
         torch.zeros(num_counters, dtype=torch.int32, device=device),
     )
+
+
+def check_normed_row(
+    op: LinearOp, device: torch.device, num_inputs: int, activation: str, *, has_residual: bool
+) -> None:
+    """A GEMM that norms a single row itself against a norm and the GEMM."""
+    x, residual = random(device, 2, 2, 1, num_inputs, dtype=torch.bfloat16)
+    scale = 1 + random(device, 3, num_inputs, dtype=torch.bfloat16) / 4
+    norm = DeferredNorm(x, residual if has_residual else None, scale, 1e-6)
+    y = op.normed(norm, activation)
+    assert y is not None
+    assert torch.equal(norm.total, x + residual if has_residual else x)
+    normed = basic.rms_norm.reference(norm.total, scale, 1e-6)
+    expected = op(normed) if activation == "none" else op.gated(normed, activation)
+    torch.testing.assert_close(y, expected, rtol=2e-2, atol=2e-2)
 
 
 @dataclass

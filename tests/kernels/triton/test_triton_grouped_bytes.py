@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from product_case import random
+from product_case import check_normed_row, random
 
 from octavo.errors import UnsupportedModelError
-from octavo.kernels import basic, grouped
-from octavo.kernels.deferred_norm import DeferredNorm
+from octavo.kernels import grouped
 from octavo.kernels.grouped import GroupedTensors
 from octavo.kernels.linear import GATES
 from octavo.kernels.scaled import FLOAT8
@@ -19,7 +18,7 @@ from octavo.kernels.triton import grouped as triton_grouped
 from octavo.kernels.triton import grouped_bytes, linear
 from octavo.kernels.triton.grouped import GroupedLinear
 from octavo.kernels.triton.grouped_bytes import BytesTile, bytes_grouped, count_sharing
-from octavo.kernels.triton.grouped_hopper import HopperTile
+from octavo.kernels.triton.grouped_hopper_tiles import HopperTile
 
 needs_kernel = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="run on an NVIDIA H100 or H200"
@@ -172,15 +171,7 @@ def test_gemms_of_a_normed_row(
     device: torch.device, shape: tuple[int, int], group: int, activation: str, form: str, has_residual: bool
 ) -> None:
     op = GroupedLinear(make(device, *shape, form, group=group), None, deterministic=False)
-    x, residual = random(device, 2, 2, 1, shape[1], dtype=torch.bfloat16)
-    scale = 1 + random(device, 3, shape[1], dtype=torch.bfloat16) / 4
-    norm = DeferredNorm(x, residual if has_residual else None, scale, 1e-6)
-    y = op.normed(norm, activation)
-    assert y is not None
-    assert torch.equal(norm.total, x + residual if has_residual else x)
-    normed = basic.rms_norm.reference(norm.total, scale, 1e-6)
-    expected = op(normed) if activation == "none" else op.gated(normed, activation)
-    torch.testing.assert_close(y, expected, rtol=2e-2, atol=2e-2)
+    check_normed_row(op, device, shape[1], activation, has_residual=has_residual)
 
 
 @needs_kernel

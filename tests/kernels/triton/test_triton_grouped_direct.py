@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from product_case import random
+from product_case import WEIGHT_SHAPES, check_normed_row, random
 
-from octavo.kernels import basic, grouped
-from octavo.kernels.deferred_norm import DeferredNorm
+from octavo.kernels import grouped
 from octavo.kernels.grouped import ZERO_STEP, GroupedTensors, ReorderedLinear, byte_order, pack_codes, unpack_codes
 from octavo.kernels.linear import GATES
 from octavo.kernels.triton import grouped as triton_grouped
@@ -19,7 +18,7 @@ from octavo.kernels.triton import grouped_direct, linear
 from octavo.kernels.triton.grouped import GroupedLinear
 from octavo.kernels.triton.grouped_bytes import BytesTile
 from octavo.kernels.triton.grouped_direct import DirectTile, direct_grouped, make_terms, place_inputs
-from octavo.kernels.triton.grouped_hopper import MAX_ROWS, HopperTile
+from octavo.kernels.triton.grouped_hopper_tiles import MAX_ROWS, HopperTile
 from octavo.kernels.triton.grouped_stream import StreamTile
 from octavo.kernels.triton.grouped_unpack import UNIT_SCALE
 
@@ -119,24 +118,7 @@ def test_a_kernel_for_each_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> No
     assert set(one_class.values()) == {type(None)}, "a row's bits must not depend on the number of rows"
 
 
-# Weight rows and inputs of Qwen3 0.6B, 8B and 14B and Llama 3.2 1B, and sizes that are no multiple of a tile.
-SHAPES = [
-    (6144, 4096),
-    (4096, 4096),
-    (24576, 4096),
-    (4096, 12288),
-    (4096, 1024),
-    (1024, 2048),
-    (3072, 2048),
-    (2048, 8192),
-    (7168, 5120),
-    (34816, 5120),
-    (1000, 1408),
-    (8, 128),
-]
-
-
-@pytest.mark.parametrize(("num_channels", "num_inputs"), SHAPES)
+@pytest.mark.parametrize(("num_channels", "num_inputs"), WEIGHT_SHAPES)
 def test_chosen_tiles_fit(num_channels: int, num_inputs: int) -> None:
     empty = torch.empty(num_channels, num_inputs // 2, dtype=torch.uint8, device="meta")
     weight = GroupedTensors(empty, empty[:, ::64].float(), None, 4)
@@ -210,15 +192,7 @@ def test_gemms_of_a_normed_row(
 ) -> None:
     weight = make(device, *shape, group=group)
     op = GroupedLinear(weight, None, deterministic=False)
-    x, residual = random(device, 2, 2, 1, shape[1], dtype=torch.bfloat16)
-    scale = 1 + random(device, 3, shape[1], dtype=torch.bfloat16) / 4
-    norm = DeferredNorm(x, residual if has_residual else None, scale, 1e-6)
-    y = op.normed(norm, activation)
-    assert y is not None
-    assert torch.equal(norm.total, x + residual if has_residual else x)
-    normed = basic.rms_norm.reference(norm.total, scale, 1e-6)
-    expected = op(normed) if activation == "none" else op.gated(normed, activation)
-    torch.testing.assert_close(y, expected, rtol=2e-2, atol=2e-2)
+    check_normed_row(op, device, shape[1], activation, has_residual=has_residual)
 
 
 @needs_kernel

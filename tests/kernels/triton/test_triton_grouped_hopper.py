@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from product_case import random
+from product_case import WEIGHT_SHAPES, random
 
 from octavo.kernels import grouped
 from octavo.kernels.grouped import GroupedTensors, pack_codes
 from octavo.kernels.linear import GATES
 from octavo.kernels.triton.grouped_direct import has_terms, make_terms
-from octavo.kernels.triton.grouped_hopper import MAX_ROWS, HopperTile, choose_tile, hopper_grouped, workspace_size
+from octavo.kernels.triton.grouped_hopper import hopper_grouped
+from octavo.kernels.triton.grouped_hopper_tiles import MAX_ROWS, HopperTile, choose_tile, workspace_size
 from octavo.kernels.triton.grouped_unpack import UNIT_SCALE
 from octavo.kernels.triton.linear_workspace import reserve_workspace
 
@@ -53,26 +54,8 @@ def test_values_of_8_bits_have_no_words() -> None:
     assert not has_terms(weight._replace(minimums=weight.scales.half()))
 
 
-# Weight rows and inputs of Qwen3 0.6B, 8B with its head, and 14B and Llama 3.2 1B, and some that tiles do not divide.
-SHAPES = [
-    (6144, 4096),
-    (4096, 4096),
-    (24576, 4096),
-    (4096, 12288),
-    (151936, 4096),
-    (4096, 1024),
-    (1024, 2048),
-    (3072, 2048),
-    (2048, 8192),
-    (7168, 5120),
-    (34816, 5120),
-    (1000, 1408),
-    (8, 128),
-]
-
-
 @pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize(("num_channels", "num_inputs"), SHAPES)
+@pytest.mark.parametrize(("num_channels", "num_inputs"), [*WEIGHT_SHAPES, (151936, 4096)])
 def test_chosen_tiles_fit(num_channels: int, num_inputs: int, bits: int) -> None:
     codes = torch.empty(num_channels, num_inputs * bits // 8, dtype=torch.uint8, device="meta")
     scales = torch.empty(num_channels, num_inputs // 128, device="meta")
