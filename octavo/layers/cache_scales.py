@@ -55,7 +55,8 @@ class LayerScales(nn.Module):
         for index, kind in enumerate(self._kinds if self.given is not None else ()):
             assert self.given is not None
             view = self.given.data[index : index + 1]
-            # In this order of preference: by kind, under ``k_proj`` and ``v_proj``, or one for both kinds.
-            others = [place + kind for place in _PLACES[1:]] + [f"{kind[0]}_proj.{kind}"]
+            # In this order of preference: by kind, of the layers ``k_proj`` and ``v_proj``, or one for both kinds.
+            others = [place + kind for place in _PLACES[1:]]
+            others += [f"{kind[0]}_proj.{kind}", f"{kind[0]}_proj.output_scale"]
             others += [f"{place}kv_scale" for place in _PLACES[:2]]
-            yield f"{self._name}.{kind}", WeightSlot(view, _SHAPES, alternatives=tuple(others))
+            yield f"{self._name}.{kind}", WeightSlot(view, _SHAPES, alternatives=tuple(others), is_optional=True)

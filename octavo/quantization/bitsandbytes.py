@@ -17,7 +17,7 @@ from octavo.errors import UnsupportedModelError, WeightsError
 from octavo.hub.config_values import ConfigValues, quote
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.grouped_weight import GroupedForm, GroupedWeight, Layout, StoredTensor
-from octavo.quantization.patterns import is_within, names_in
+from octavo.quantization.patterns import ModuleNames, module_names, names_in
 from octavo.quantization.stored_config import StoredConfig
 
 _MIDDLE, _LARGEST = 128, 127
@@ -101,18 +101,18 @@ class BitsandbytesConfig(StoredConfig):
 
     Attributes:
         layers: the layout of the others.
-        ignored: names of layers, or of modules around them, in full or from any dot on.
+        ignored: names of layers, or of modules around them; see :class:`ModuleNames`.
     """
 
     layers: FourBitLayout | EightBitLayout
-    ignored: tuple[str, ...]
+    ignored: ModuleNames
 
     @property
     def usual(self) -> Layout:
         return self.layers
 
     def layout(self, name: str) -> Layout | None:
-        return None if any(is_within(name, module) for module in self.ignored) else self.layers
+        return None if self.ignored.match(name) else self.layers
 
 
 def parse_bitsandbytes(raw: Mapping[str, Any], options: SchemeOptions) -> BitsandbytesConfig:
@@ -125,7 +125,7 @@ def parse_bitsandbytes(raw: Mapping[str, Any], options: SchemeOptions) -> Bitsan
         UnsupportedModelError: it was quantised in a way that is not supported, or the configuration is broken.
     """
     values = ConfigValues(dict(raw), {"bnb_4bit_quant_type": "fp4"}, {})
-    ignored = names_in(raw, ("llm_int8_skip_modules",))
+    ignored = module_names(names_in(raw, ("llm_int8_skip_modules",)))
     if values.flag("load_in_8bit") or values.flag("_load_in_8bit"):
         return BitsandbytesConfig(options.plain, options, EightBitLayout(), ignored)
     if not (values.flag("load_in_4bit") or values.flag("_load_in_4bit")):

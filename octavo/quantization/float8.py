@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 
 from octavo.kernels import FLOAT8, LinearOp, float8_linear, quantize_rows
+from octavo.quantization.float8_layout import other_names_of_scales
 from octavo.quantization.grouped_weight import GroupedForm
 from octavo.quantization.scheme import LinearScheme, LinearWeights, empty_parameter
 from octavo.quantization.slot import WeightPart, WeightSlot
@@ -59,7 +60,12 @@ class Float8Scheme(LinearScheme):
                 num_outputs = part.shape[0]
                 yield self.scale_name, part.output_slot(scales, ((num_outputs, 1), (num_outputs,)))
             else:
-                yield self.scale_name, WeightSlot(scales, ((1,), (), (1, 1)), transform=_repeat(len(scales)))
+                others = other_names_of_scales(self.scale_name)
+                shapes: tuple[tuple[int, ...], ...] = ((1,), (), (1, 1))
+                yield (
+                    self.scale_name,
+                    WeightSlot(scales, shapes, transform=_repeat(len(scales)), alternatives=others),
+                )
         if module.bias is not None:
             yield "bias", part.bias_slot(module.bias.data[part.outputs])
 

@@ -1,7 +1,7 @@
 """Models quantised as a whole to float8: as they are loaded (``--quantization fp8``), or by ``quant_method: fp8``."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.hub.config_values import invalid
@@ -9,7 +9,7 @@ from octavo.quantization.config import QuantizationConfig, SchemeOptions
 from octavo.quantization.float8 import Float8Scheme
 from octavo.quantization.float8_layout import ALL, Float8Layout, is_block
 from octavo.quantization.grouped_weight import Layout
-from octavo.quantization.patterns import is_within, names_in
+from octavo.quantization.patterns import ModuleNames, module_names, names_in
 from octavo.quantization.scheme import LinearScheme
 from octavo.quantization.stored import StoredScheme
 
@@ -22,12 +22,12 @@ class Float8Config(QuantizationConfig):
 
     Attributes:
         layers: the scheme of the others.
-        ignored: names of layers, or of modules around them, in full or from any dot on.
+        ignored: names of layers, or of modules around them; see :class:`ModuleNames`.
         stored: how checkpoints store the others; None if they are rounded as they are loaded.
     """
 
     layers: LinearScheme
-    ignored: tuple[str, ...] = ()
+    ignored: ModuleNames = field(default_factory=ModuleNames)
     stored: Float8Layout | None = None
 
     @property
@@ -48,7 +48,7 @@ class Float8Config(QuantizationConfig):
         return self.plain if self._is_ignored(name) else self.layers
 
     def _is_ignored(self, name: str) -> bool:
-        return any(is_within(name, module) for module in self.ignored)
+        return self.ignored.match(name)
 
 
 def round_to_float8(options: SchemeOptions) -> Float8Config:
@@ -68,7 +68,8 @@ def parse_float8(raw: Mapping[str, Any], options: SchemeOptions) -> Float8Config
     Raises:
         UnsupportedModelError: it was quantised in another way.
     """
-    ignored, block = names_in(raw, _IGNORED), raw.get("weight_block_size")
+    ignored = module_names(names_in(raw, _IGNORED))
+    block = raw.get("weight_block_size")
     if block is None:
         return Float8Config(options.plain, options.float8("tensor"), ignored, Float8Layout((ALL, ALL)))
     if not is_block(block):

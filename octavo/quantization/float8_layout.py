@@ -12,6 +12,9 @@ from octavo.quantization.grouped_weight import FLOATS, GroupedForm, GroupedWeigh
 ALL = -1
 """As a block's size: all outputs, or all inputs."""
 _MAX_GROUP = 1 << 16
+_SCALE_NAMES = ("weight_scale", "weight_scale_inv")
+_SCALE_TYPES = (*FLOATS, torch.float8_e8m0fnu)
+"""Powers of two (``ue8m0``) may be stored as their exponents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,10 @@ class Float8Layout(Layout):
         return GroupedForm(8, self.block[1], kind="float8")
 
     def tensors(self, shape: tuple[int, int]) -> dict[str, StoredTensor]:
-        scales = self.scale_shapes(shape)
-        return {self.weight_name: StoredTensor((shape,), (FLOAT8,)), self.scale_name: StoredTensor(scales, FLOATS)}
+        scales = StoredTensor(
+            self.scale_shapes(shape), _SCALE_TYPES, alternatives=other_names_of_scales(self.scale_name)
+        )
+        return {self.weight_name: StoredTensor((shape,), (FLOAT8,)), self.scale_name: scales}
 
     def read(self, tensors: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> GroupedWeight:
         scales = self.scales_of_outputs(tensors[self.scale_name], shape)
@@ -64,6 +69,11 @@ class Float8Layout(Layout):
         rows = shape[0] if self.block[0] == ALL else self.block[0]
         groups = scales.float().reshape(-(-shape[0] // rows), -1)
         return groups.repeat_interleave(rows, 0)[: shape[0]]
+
+
+def other_names_of_scales(name: str) -> tuple[str, ...]:
+    """What other writers of the same format call a layer's scales: transformers has one name for all granularities."""
+    return tuple(other for other in _SCALE_NAMES if other != name) if name in _SCALE_NAMES else ()
 
 
 def is_block(value: Any) -> TypeGuard[list[int]]:

@@ -169,11 +169,13 @@ class StoredTensor(NamedTuple):
         shapes: the usual one first; -1 stands for any size.
         dtypes: the usual one first.
         raw_type: the type of a GGUF tensor that arrives as rows of bytes; see :class:`.slot.WeightSlot`.
+        alternatives: other names of the tensor within its layer.
     """
 
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[torch.dtype, ...]
     raw_type: str = ""
+    alternatives: tuple[str, ...] = ()
 
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)

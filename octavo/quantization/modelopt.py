@@ -12,7 +12,7 @@ from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquan
 from octavo.quantization.float4_layout import NVFP4_GROUP, Float4Layout
 from octavo.quantization.float8_layout import ALL, Float8Layout
 from octavo.quantization.grouped_weight import Layout
-from octavo.quantization.patterns import compile_wildcards, names_in
+from octavo.quantization.patterns import module_names, names_in
 from octavo.quantization.targets import TargetedConfig, Targets, target_group
 
 _LAYOUTS: dict[str, Layout] = {
@@ -42,7 +42,7 @@ def parse_modelopt(raw: Mapping[str, Any], options: SchemeOptions) -> Quantizati
     own = raw.get("quantization", raw)
     if not isinstance(own, Mapping):
         raise invalid("quantization", own, "an object")
-    ignored = Targets(patterns=tuple(compile_wildcards(name) for name in names_in(own, _EXCLUDED)))
+    ignored = Targets(patterns=(module_names(names_in(own, _EXCLUDED)),))
     algorithm = own.get("quant_algo")
     if algorithm is None and any(own.get(key) for key in _CACHES):
         return Unquantized(options.plain)  # the cache alone is quantised

@@ -1,14 +1,61 @@
 """Names of layers in configurations: patterns of checkpoints' authors, and modules around layers."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import translate
-from typing import Any
+from typing import Any, Protocol
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub.config_values import invalid
 
 _MAX_PATTERN = 1000
+_REGEX = "re:"
+_WILDCARDS = frozenset("*?[")
+
+
+class Matcher(Protocol):
+    """Says which layers a configuration means: a regular expression, or :class:`ModuleNames`."""
+
+    def match(self, name: str, /) -> object:
+        """Something true if a layer of this full name is one of them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleNames:
+    """Names of layers, or of modules around them, in full or from any dot on; see :func:`module_names`.
+
+    Configurations of models with many experts have hundreds of names, which are looked up for tens of thousands of
+    layers.
+
+    Attributes:
+        plain: names without wildcards.
+        patterns: the others.
+    """
+
+    plain: frozenset[str] = frozenset()
+    patterns: tuple[re.Pattern[str], ...] = ()
+
+    def match(self, name: str, /) -> bool:
+        """See :class:`Matcher`."""
+        is_named = bool(self.plain) and any(module in self.plain for module in _spans(name))
+        return is_named or any(pattern.match(name) for pattern in self.patterns)
+
+
+def module_names(names: Iterable[str]) -> ModuleNames:
+    """The layers that are meant by names, names with wildcards, and regular expressions after ``re:``.
+
+    Raises:
+        UnsupportedModelError: one is no such pattern.
+    """
+    plain, patterns = [], []
+    for name in names:
+        if name.startswith(_REGEX) or not _WILDCARDS.isdisjoint(name) or len(name) > _MAX_PATTERN:
+            patterns.append(compile_name(name))
+        else:
+            plain.append(name)
+    return ModuleNames(frozenset(plain), tuple(patterns))
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
@@ -32,6 +79,15 @@ def compile_wildcards(name: str) -> re.Pattern[str]:
     return _compiled("|".join(translate(form) for form in forms))
 
 
+def compile_name(name: str) -> re.Pattern[str]:
+    """The pattern of a name with wildcards, or of a regular expression after ``re:``.
+
+    Raises:
+        UnsupportedModelError: it is neither.
+    """
+    return compile_pattern(name.removeprefix(_REGEX)) if name.startswith(_REGEX) else compile_wildcards(name)
+
+
 def names_in(raw: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
     """The names under several keys of a configuration, each of which may be absent.
 
@@ -47,9 +103,12 @@ def names_in(raw: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def is_within(name: str, module: str) -> bool:
-    """Whether a layer is a module of this name or in one; the name may begin at any dot."""
-    return f".{module}." in f".{name}."
+def _spans(name: str) -> Iterator[str]:
+    """All runs of a name's parts between dots."""
+    parts = name.split(".")
+    for start in range(len(parts)):
+        for stop in range(start + 1, len(parts) + 1):
+            yield ".".join(parts[start:stop])
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -31,8 +31,19 @@ class PendingTensors:
 
     def slots(self, view: torch.Tensor) -> Iterator[tuple[str, WeightSlot]]:
         """The names of the tensors within the layer, and their slots, which fill ``view`` together."""
-        for name, (shapes, dtypes, raw_type) in self._stored.items():
-            yield name, PendingSlot(view, shapes, raw_type=raw_type, name=name, dtypes=dtypes, pending=self)
+        for name, stored in self._stored.items():
+            yield (
+                name,
+                PendingSlot(
+                    view,
+                    stored.shapes,
+                    raw_type=stored.raw_type,
+                    alternatives=stored.alternatives,
+                    name=name,
+                    dtypes=stored.dtypes,
+                    pending=self,
+                ),
+            )
             view = view[:0]  # what is filled is counted once
 
     def arrived(self, name: str, tensor: torch.Tensor) -> None:

@@ -3,7 +3,6 @@
 Source: https://github.com/amd/Quark.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -15,10 +14,9 @@ from octavo.quantization.config import SchemeOptions
 from octavo.quantization.float4_layout import Float4Layout
 from octavo.quantization.float8_layout import ALL, Float8Layout
 from octavo.quantization.grouped_weight import Layout
-from octavo.quantization.patterns import compile_pattern, compile_wildcards, names_in
+from octavo.quantization.patterns import compile_name, module_names, names_in
 from octavo.quantization.targets import TargetedConfig, TargetGroup, Targets, target_group
 
-_REGEX = "re:"
 _FLOAT8, _INT8 = "fp8_e4m3", "int8"
 _MXFP4 = {"dtype": "fp4", "qscheme": "per_group", "group_size": MX_GROUP, "scale_format": "e8m0"}
 _ROTATIONS = ("rotation", "quarot")
@@ -45,12 +43,12 @@ def parse_quark(raw: Mapping[str, Any], options: SchemeOptions) -> TargetedConfi
             f"The checkpoint's Quark weights differ by types of layers ({quote(list(types))}), which is not supported."
         )
     groups = [
-        _group(pattern, Targets(patterns=(_pattern(pattern),)), own, options)
+        _group(pattern, Targets(patterns=(compile_name(pattern),)), own, options)
         for pattern, own in values.mapping("layer_quant_config").items()
     ]
     groups.append(_group("global_quant_config", Targets(has_all=True), raw.get("global_quant_config"), options))
-    ignored = tuple(_pattern(name) for name in names_in(raw, ("exclude",)))
-    return TargetedConfig(options.plain, "quark", tuple(groups), Targets(patterns=ignored))
+    ignored = Targets(patterns=(module_names(names_in(raw, ("exclude",))),))
+    return TargetedConfig(options.plain, "quark", tuple(groups), ignored)
 
 
 def _check_export(export: Mapping[str, Any], caches: Any) -> None:
@@ -108,11 +106,6 @@ def _strategy(weights: Mapping[str, Any]) -> Literal["channel", "tensor"] | None
     if weights.get("group_size") is not None or (scheme == "per_channel" and weights.get("ch_axis") not in (None, 0)):
         return None
     return "tensor" if scheme == "per_tensor" else "channel" if scheme == "per_channel" else None
-
-
-def _pattern(name: str) -> re.Pattern[str]:
-    """The pattern of a name with wildcards, or of a regular expression."""
-    return compile_pattern(name.removeprefix(_REGEX)) if name.startswith(_REGEX) else compile_wildcards(name)
 
 
 def _shown(own: Any) -> str:

@@ -29,8 +29,8 @@ class WeightSlot:
         has_scale: whether the tensor's values mean nothing without a scale, which has a slot of its own.
         raw_type: the type of a GGUF tensor whose rows of bytes go here as they are, ``[out, bytes]`` uint8; empty for
             its values.
-        alternatives: other names of the tensor, in the place of the last part of its own. A checkpoint may lack a
-            tensor that has such names; its slot is then filled with ones.
+        alternatives: other names of the tensor, in the place of the last part of its own.
+        is_optional: whether a checkpoint may lack the tensor; its slot is then filled with ones.
     """
 
     view: torch.Tensor
@@ -40,6 +40,7 @@ class WeightSlot:
     has_scale: bool = False
     raw_type: str = ""
     alternatives: tuple[str, ...] = ()
+    is_optional: bool = False
     store: Callable[[torch.Tensor, torch.Tensor], object] | None = None
     row_unit: int = 0
 

@@ -1,6 +1,5 @@
 """Configurations that say how layers are stored by groups of them: by name, by pattern, or all."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,6 +8,7 @@ from octavo.quantization.config import QuantizationConfig, SchemeOptions
 from octavo.quantization.float8 import Float8Scheme, Source
 from octavo.quantization.float8_layout import ALL, Float8Layout
 from octavo.quantization.grouped_weight import Layout
+from octavo.quantization.patterns import Matcher
 from octavo.quantization.scheme import LinearScheme
 from octavo.quantization.stored import StoredScheme
 
@@ -27,7 +27,7 @@ class Targets:
     """
 
     names: frozenset[str] = frozenset()
-    patterns: tuple[re.Pattern[str], ...] = ()
+    patterns: tuple[Matcher, ...] = ()
     has_all: bool = False
     modules: frozenset[str] = frozenset()
 

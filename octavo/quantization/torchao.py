@@ -15,7 +15,7 @@ from octavo.quantization.compressed_layouts import CompressedLayout, Strategy
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.float8_layout import ALL, Float8Layout, is_size
 from octavo.quantization.grouped_weight import FLOATS, GroupedForm, GroupedWeight, Layout, StoredTensor
-from octavo.quantization.patterns import compile_pattern, compile_wildcards, names_in
+from octavo.quantization.patterns import compile_pattern, module_names, names_in
 from octavo.quantization.targets import TargetedConfig, TargetGroup, Targets, target_group
 
 _NAMES = {f"weight{end}": f"_weight_{own}" for end, own in (("", "qdata"), ("_scale", "scale"))}
@@ -113,7 +113,7 @@ def parse_torchao(raw: Mapping[str, Any], options: SchemeOptions) -> TargetedCon
     if not isinstance(by_name, Mapping):
         raise invalid("fqn_to_config", by_name, "an object of settings by name")
     groups = tuple(_group(_targets(name), own, options) for name, own in by_name.items())
-    plain = Targets(patterns=tuple(compile_wildcards(name) for name in ignored))
+    plain = Targets(patterns=(module_names(ignored),))
     return TargetedConfig(options.plain, "torchao", groups, plain)
 
 

@@ -107,6 +107,7 @@ def test_what_cannot_be_is_an_error_that_names_it(settings: dict[str, Any], sent
         ("k_scale", "v_scale"),
         ("attn.k_scale", "attn.v_scale"),
         ("k_proj.k_scale", "v_proj.v_scale"),
+        ("k_proj.output_scale", "v_proj.output_scale"),
         ("kv_scale", ""),
         ("attn.kv_scale", ""),
     ],

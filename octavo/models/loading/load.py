@@ -73,7 +73,7 @@ def load_weights(
     slots = collect_slots(model)
     num_bytes = sum(slot.view.nbytes for places in slots.values() for slot in places)
     with (phases or PhaseTimer(logger)).phase("weights") as phase:
-        optional = {name: places for name, places in slots.items() if places[0].alternatives}
+        optional = {name: places for name, places in slots.items() if places[0].is_optional}
         for slot in (slot for places in optional.values() for slot in places):
             slot.view.fill_(1)
         if load_format == "dummy":
@@ -147,7 +147,7 @@ def _fitting_parts(
 
 def _warn_of_missing(num_optional: int, found: list[Slots]) -> None:
     """Say how many tensors are filled with ones, since the files do not have them."""
-    num_found = sum(bool(slot.alternatives) for part in found for places in part.values() for slot in places)
+    num_found = sum(slot.is_optional for part in found for places in part.values() for slot in places)
     if num_found < num_optional:
         missing = num_optional - num_found
         logger.warning("The checkpoint lacks %d scales of keys and values; they are taken to be 1.", missing)

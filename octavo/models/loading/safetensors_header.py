@@ -28,6 +28,7 @@ _DTYPES = {
     "I32": torch.int32,
     "I64": torch.int64,
     "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E8M0": torch.float8_e8m0fnu,
 }
 # Tables and causal masks that older models store next to their weights, in these types; they are never read.
 _TABLES = ("position_ids", "token_type_ids", "attn.bias", "attention.bias", "causal_mask")
