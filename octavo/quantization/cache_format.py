@@ -9,6 +9,7 @@ from octavo.config import EngineConfig
 from octavo.errors import ConfigError
 from octavo.hub.config_values import quote
 from octavo.hub.model_config import ModelConfig
+from octavo.quantization.quark_cache import declared_cache, has_static_scales
 
 WINDOWS = "sliding_window"
 """What ``kv_cache_dtype_skip_layers`` calls all layers with a sliding window."""
@@ -135,6 +136,9 @@ def _declared(raw: Mapping[str, Any]) -> str | None:
     Args:
         raw: ``quantization_config``, whose settings may lie under ``quantization``.
     """
+    if raw.get("quant_method") == "quark":
+        outputs = declared_cache(raw)
+        return None if outputs is None else _GIVEN if has_static_scales(outputs) else quote(outputs)
     own = raw.get("quantization", raw)
     own = own if isinstance(own, Mapping) else raw
     algorithm, scheme = own.get("kv_cache_quant_algo"), own.get("kv_cache_scheme")

@@ -11,14 +11,20 @@ from octavo.hub.config_values import ConfigValues, invalid, quote
 from octavo.kernels.float4 import MX_GROUP
 from octavo.quantization.compressed_layouts import CompressedLayout
 from octavo.quantization.config import SchemeOptions
-from octavo.quantization.float4_layout import Float4Layout
+from octavo.quantization.float4_layout import NVFP4_GROUP, Float4Layout
 from octavo.quantization.float8_layout import ALL, Float8Layout
 from octavo.quantization.grouped_weight import Layout
 from octavo.quantization.patterns import compile_name, module_names, names_in
+from octavo.quantization.quark_cache import declared_cache, layers_without_cache
 from octavo.quantization.targets import TargetedConfig, TargetGroup, Targets, target_group
 
-_FLOAT8, _INT8 = "fp8_e4m3", "int8"
-_MXFP4 = {"dtype": "fp4", "qscheme": "per_group", "group_size": MX_GROUP, "scale_format": "e8m0"}
+_FLOAT8, _FLOAT4, _INT8 = "fp8_e4m3", "fp4", "int8"
+_MXFP4 = {"dtype": _FLOAT4, "qscheme": "per_group", "group_size": MX_GROUP, "scale_format": "e8m0"}
+_NVFP4: tuple[dict[str, Any], ...] = (
+    {"dtype": _FLOAT4, "qscheme": "per_group", "group_size": NVFP4_GROUP},
+    {"dtype": _FLOAT8, "qscheme": "per_tensor"},
+)
+"""Values in groups, and their scales."""
 _ROTATIONS = ("rotation", "quarot")
 
 
@@ -27,6 +33,7 @@ def parse_quark(raw: Mapping[str, Any], options: SchemeOptions) -> TargetedConfi
 
     Static scales of activations are not used: scales per token, found as the tokens come, are at least as exact, and
     beside 4-bit floats activations are not rounded. Nor are they beside integers if they were to have zeros.
+    :mod:`octavo.quantization.quark_cache` reads what is said of keys and values, the outputs of some layers.
 
     Args:
         raw: ``quantization_config``.
@@ -36,30 +43,22 @@ def parse_quark(raw: Mapping[str, Any], options: SchemeOptions) -> TargetedConfi
     """
     values = ConfigValues(dict(raw), {}, {})
     export = values.mapping("export")
-    _check_export(export, export.get("kv_cache_group") or raw.get("kv_cache_quant_config"))
+    stored = export.get("weight_format", "real_quantized")
+    if stored != "real_quantized":
+        raise invalid("weight_format", stored, "'real_quantized'")
     _check_algorithms(raw.get("algo_config"))
     if types := values.mapping("layer_type_quant_config"):
         raise UnsupportedModelError(
             f"The checkpoint's Quark weights differ by types of layers ({quote(list(types))}), which is not supported."
         )
+    declared_cache(raw)  # whose errors belong to the start, whatever the cache is stored as
     groups = [
         _group(pattern, Targets(patterns=(compile_name(pattern),)), own, options)
-        for pattern, own in values.mapping("layer_quant_config").items()
+        for pattern, own in layers_without_cache(raw).items()
     ]
     groups.append(_group("global_quant_config", Targets(has_all=True), raw.get("global_quant_config"), options))
     ignored = Targets(patterns=(module_names(names_in(raw, ("exclude",))),))
     return TargetedConfig(options.plain, "quark", tuple(groups), ignored)
-
-
-def _check_export(export: Mapping[str, Any], caches: Any) -> None:
-    """Reject scales of the cache, which are stored as those of layers' outputs, and weights stored as they were."""
-    if caches:
-        raise UnsupportedModelError(
-            f"The checkpoint's Quark configuration quantises keys and values ({quote(caches)}), which is not supported."
-        )
-    stored = export.get("weight_format", "real_quantized")
-    if stored != "real_quantized":
-        raise invalid("weight_format", stored, "'real_quantized'")
 
 
 def _check_algorithms(algorithms: Any) -> None:
@@ -74,30 +73,41 @@ def _group(name: str, targets: Targets, own: Any, options: SchemeOptions) -> Tar
     """The layers of an entry of the configuration."""
     if not isinstance(own, Mapping):
         raise invalid(name[:60], own, "an object")
-    weights, inputs = own.get("weight"), own.get("input_tensors")
+    weights, inputs, more = own.get("weight"), own.get("input_tensors"), own.get("output_tensors") or own.get("bias")
+    if not (weights or inputs or more):
+        return TargetGroup(targets, options.plain, None)
     layout = None
-    if isinstance(weights, Mapping) and not (own.get("output_tensors") or own.get("bias") or weights.get("is_dynamic")):
+    if not more:
         layout = _layout(weights, inputs)
     if layout is None:
         raise UnsupportedModelError(
             f"The checkpoint's {name[:60]} is quantised in a way that is not supported (weights {_shown(weights)}; "
             f"activations {_shown(inputs)}; outputs {_shown(own.get('output_tensors'))}; biases "
             f"{_shown(own.get('bias'))}); supported are {_FLOAT8} and {_INT8} weights per tensor or channel "
-            "with activations of the same type, and MXFP4 weights."
+            "with activations of the same type or none, MXFP4 and NVFP4 weights."
         )
     return target_group(targets, layout, options)
 
 
-def _layout(weights: Mapping[str, Any], inputs: Any) -> Layout | None:
-    if all(weights.get(key) == value for key, value in _MXFP4.items()):
+def _layout(weights: Any, inputs: Any) -> Layout | None:
+    if isinstance(weights, list) and len(weights) == len(_NVFP4):
+        return Float4Layout("nvfp4") if all(_has(*pair) for pair in zip(weights, _NVFP4, strict=True)) else None
+    if not isinstance(weights, Mapping) or weights.get("is_dynamic"):
+        return None
+    if _has(weights, _MXFP4):
         return Float4Layout("mxfp4")
     strategy, kind = _strategy(weights), weights.get("dtype")
-    if strategy is None or not isinstance(inputs, Mapping) or inputs.get("dtype") != kind:
+    if strategy is None or not (inputs is None or _has(inputs, {"dtype": kind})):
         return None
     if kind == _INT8 and weights.get("symmetric", True):
-        rounds_inputs = bool(inputs.get("symmetric", True))
+        rounds_inputs = inputs is not None and bool(inputs.get("symmetric", True))
         return CompressedLayout(8, strategy, is_packed=False, rounds_inputs=rounds_inputs)
-    return Float8Layout((ALL if strategy == "tensor" else 1, ALL)) if kind == _FLOAT8 else None
+    block = (ALL if strategy == "tensor" else 1, ALL)
+    return Float8Layout(block, rounds_inputs=inputs is not None) if kind == _FLOAT8 else None
+
+
+def _has(values: Any, wanted: Mapping[str, Any]) -> bool:
+    return isinstance(values, Mapping) and all(values.get(key) == value for key, value in wanted.items())
 
 
 def _strategy(weights: Mapping[str, Any]) -> Literal["channel", "tensor"] | None:

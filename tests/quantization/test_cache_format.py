@@ -22,6 +22,15 @@ from octavo.quantization.cache_format import CacheFormat, resolve_cache_format
 STATIC = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
 COMPRESSED = {"quant_method": "compressed-tensors", "kv_cache_scheme": STATIC}
 MODELOPT = {"quant_method": "modelopt", "quantization": {"kv_cache_quant_algo": "FP8"}}
+PER_TENSOR = {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_dynamic": False}
+QUARK = {
+    "quant_method": "quark",
+    "export": {"kv_cache_group": ["*k_proj", "*v_proj"]},
+    "layer_quant_config": {
+        name: {"weight": PER_TENSOR, "output_tensors": PER_TENSOR} for name in ("*k_proj", "*v_proj")
+    },
+}
+BY_KEYS = {"*k_proj": {"output_tensors": PER_TENSOR | {"dtype": "int8"}}}
 CONFIG = parse_config(
     {
         "architectures": ["LlamaForCausalLM"],
@@ -63,6 +72,10 @@ def resolve(checkpoint: dict[str, Any], *, has_float8_cache: bool = True, **sett
         ({"kv_cache_scheme": {**STATIC, "strategy": "attn_head"}}, "auto", "float8_e4m3fn", False),
         ({"kv_cache_scheme": {**STATIC, "type": "int"}}, "auto", "", False),
         ({"kv_cache_quant_algo": "NVFP4"}, "auto", "", False),
+        (QUARK, "auto", "float8_e4m3fn", True),
+        (QUARK, "bfloat16", "", False),
+        (QUARK | {"export": {}}, "auto", "", False),
+        (QUARK | {"export": {}, "kv_cache_quant_config": BY_KEYS, "layer_quant_config": {}}, "auto", "", False),
     ],
 )
 def test_the_setting_wins_over_the_checkpoint(
