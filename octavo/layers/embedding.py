@@ -17,13 +17,14 @@ from octavo.layers.linear import Linear
 from octavo.parallel import ONE_DEVICE, TensorParallel
 from octavo.quantization.scheme import LinearScheme, LinearWeights, PlainScheme
 from octavo.quantization.slot import WeightPart, WeightSlot
+from octavo.quantization.stored import ExpandedScheme
 
 
 class Embedding(LinearWeights):
     """Maps token ids to vectors: the rows of a weight that may be stored like a linear layer's.
 
     Args:
-        scheme: how the weight is stored, if rows can be read from that; else, and by default, in the compute type.
+        scheme: how the weight is stored, if rows can be read from that; else, and by default, as in the checkpoint.
         scale: factor on every vector, rounded to the compute type first (as Gemma was trained).
         given_scale: factor on vectors that are given in place of tokens.
         tensor_parallel: each device has the vectors of some tokens.
@@ -43,8 +44,10 @@ class Embedding(LinearWeights):
         super().__init__(hidden_size, num_rows)
         self._tensor_parallel = tensor_parallel
         self._shape = vocab_size, hidden_size
-        has_rows = scheme is not None and scheme.has_rows and scheme.fits(hidden_size, [num_rows])
-        self.scheme = scheme if scheme is not None and has_rows else PlainScheme()
+        can_read = scheme is not None and (
+            scheme.has_values or (scheme.has_rows and scheme.fits(hidden_size, [num_rows]))
+        )
+        self.scheme = scheme if scheme is not None and can_read else PlainScheme()
         self._create_weight()
         self.scale = None if scale is None else float(torch.tensor(scale, device="cpu").item())
         self.given_scale = given_scale
@@ -69,6 +72,11 @@ class Embedding(LinearWeights):
             self._packed = None
         for name, slot in self.scheme.slots(self, self.part):
             yield f"{path}.{name}", slot
+
+    def fit(self, path: str, has: Callable[[str], bool]) -> None:
+        """See :class:`octavo.layers.weights.FitsForms`: configurations seldom say that embeddings are not quantised."""
+        if isinstance(self.scheme, ExpandedScheme) and not self.scheme.layout.is_found(path, has):
+            self.scheme = self.scheme.plain
 
     def finish_weights(self) -> None:
         """See :class:`octavo.layers.weights.Finishable`."""
@@ -191,7 +199,7 @@ class Head(Linear):
     ) -> None:
         name, tp = "lm_head" if tied is None else tied_name, build.tensor_parallel
         quantization = build.quantization
-        scheme = quantization.head_scheme(f"{build.prefix}{name}")
+        scheme = quantization.head_scheme(build.names.of(f"{build.prefix}{name}"))
         part = _part_of_vocabulary(tp, vocab_size, hidden_size)
         num_tokens = part.outputs.stop
         if tied is not None and not scheme.has_rows:

@@ -1,6 +1,6 @@
 """Feed-forward layers of which each token uses some experts only (mixtures of experts)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -13,7 +13,9 @@ from octavo.kernels.routing import LogitsOp, RouterOp, make_logits, make_router,
 from octavo.layers.build import Build
 from octavo.layers.experts import Experts, Mxfp4Experts
 from octavo.layers.mlp import BoundedGatedMLP, GatedMLP, gate_of
+from octavo.layers.stored_matrix import StoredMatrix
 from octavo.layers.weights import sibling
+from octavo.quantization.grouped_weight import Layout
 from octavo.quantization.slot import WeightSlot
 from octavo.records.experts import ExpertSpec, Routing, StackedExperts
 
@@ -25,6 +27,7 @@ class Router(nn.Module):
         correction: the checkpoint's name of the bias in the choice, beside this module.
         bias: whether logits have a bias.
         deterministic: whether a token's bits must not depend on the other tokens.
+        layout: see :class:`StoredMatrix`.
 
     Attributes:
         routes: ``[≥ T, K]``, where the choice is noted; None if nobody asks for it.
@@ -33,9 +36,17 @@ class Router(nn.Module):
     routes: torch.Tensor | None = None
 
     def __init__(
-        self, hidden_size: int, routing: Routing, correction: str, *, bias: bool = False, deterministic: bool = False
+        self,
+        hidden_size: int,
+        routing: Routing,
+        correction: str,
+        *,
+        bias: bool = False,
+        deterministic: bool = False,
+        layout: Layout | None = None,
     ) -> None:
         super().__init__()
+        self._stored = StoredMatrix(layout)
         self.weight = _parameter(routing.num_experts, hidden_size)
         self.bias = _parameter(routing.num_experts) if bias else None
         self.routing = routing
@@ -46,13 +57,17 @@ class Router(nn.Module):
 
     def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
         """See :class:`octavo.layers.weights.HasSlots`."""
-        yield f"{path}.weight", WeightSlot(self.weight.data)
+        yield from self._stored.slots(path, self.weight.data)
         if self.bias is not None:
             yield f"{path}.bias", WeightSlot(self.bias.data)
         if self.correction is not None:
             num_experts = len(self.correction)
             shapes = ((num_experts,), (1, num_experts))
             yield sibling(path, self._correction_name), WeightSlot(self.correction.data, shapes)
+
+    def fit(self, path: str, has: Callable[[str], bool]) -> None:
+        """See :class:`octavo.layers.weights.FitsForms`."""
+        self._stored.fit(path, has)
 
     def finish_weights(self) -> None:
         """See :class:`octavo.layers.weights.Finishable`."""
@@ -70,16 +85,25 @@ class Router(nn.Module):
 
 
 class SharedGate(nn.Module):
-    """The share of each token that goes through a shared expert, a sigmoid, in float32 whatever the model's type."""
+    """The share of each token that goes through a shared expert, a sigmoid, in float32 whatever the model's type.
 
-    def __init__(self, hidden_size: int) -> None:
+    Args:
+        layout: see :class:`StoredMatrix`.
+    """
+
+    def __init__(self, hidden_size: int, layout: Layout | None = None) -> None:
         super().__init__()
+        self._stored = StoredMatrix(layout)
         self.weight = _parameter(1, hidden_size)
         self._op: LogitsOp | None = None
 
     def weight_slots(self, path: str) -> Iterator[tuple[str, WeightSlot]]:
         """See :class:`octavo.layers.weights.HasSlots`."""
-        yield f"{path}.weight", WeightSlot(self.weight.data, (self.weight.shape, self.weight.shape[1:]))
+        yield from self._stored.slots(path, self.weight.data, (self.weight.shape, self.weight.shape[1:]))
+
+    def fit(self, path: str, has: Callable[[str], bool]) -> None:
+        """See :class:`octavo.layers.weights.FitsForms`."""
+        self._stored.fit(path, has)
 
     def finish_weights(self) -> None:
         """See :class:`octavo.layers.weights.Finishable`."""
@@ -171,10 +195,17 @@ def sparse_mlp(config: ModelConfig, fields: ExpertFields, build: Build) -> Spars
     if build.uniform_routing:
         routing = replace(routing, score="uniform", num_groups=1, num_open_groups=1, is_corrected=False)
     return SparseMLP(
-        Router(hidden, routing, fields.correction, bias=fields.has_bias, deterministic=deterministic),
+        Router(
+            hidden,
+            routing,
+            fields.correction,
+            bias=fields.has_bias,
+            deterministic=deterministic,
+            layout=build.layout(f"{build.prefix}gate"),
+        ),
         experts,
         shared,
-        SharedGate(hidden) if fields.has_shared_gate else None,
+        SharedGate(hidden, build.layout(f"{build.prefix}shared_expert_gate")) if fields.has_shared_gate else None,
         fields.output_scale,
         fields.num_identity,
     )

@@ -6,7 +6,7 @@ A :class:`Layout` says which tensors a checkpoint has for a layer, and reads the
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -205,6 +205,16 @@ class Layout(ABC):
         Raises:
             WeightsError: they contradict each other or the configuration.
         """
+
+    def is_found(self, name: str, has: Callable[[str], bool]) -> bool:
+        """Whether a checkpoint stores the layer of a name so, rather than as one tensor of values.
+
+        Args:
+            has: whether the checkpoint has a tensor of a name.
+        """
+        stored = self.tensors((1, 1))
+        leaves = {*stored, *(other for tensor in stored.values() for other in tensor.alternatives)}
+        return any(has(f"{name}.{leaf}") for leaf in leaves - {"weight"})
 
     def noise(self, shape: tuple[int, int], std: float, generator: torch.Generator) -> GroupedWeight:
         """A random weight whose values have about this standard deviation."""

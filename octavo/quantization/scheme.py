@@ -48,9 +48,11 @@ class LinearScheme(ABC):
 
     Attributes:
         has_rows: whether its GEMMs can return the weight's rows, so that a token embedding needs no weight of its own.
+        has_values: whether the weight's values are kept in the compute type.
     """
 
     has_rows: ClassVar[bool] = False
+    has_values: ClassVar[bool] = False
 
     @property
     def stored_as(self) -> str:
@@ -111,6 +113,8 @@ class PlainScheme(LinearScheme):
     Attributes:
         deterministic: a row's bits must not depend on the other rows.
     """
+
+    has_values: ClassVar[bool] = True
 
     deterministic: bool = False
 

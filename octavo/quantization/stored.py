@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 import torch
 
@@ -72,6 +73,8 @@ class StoredScheme(LinearScheme):
 @dataclass(frozen=True, slots=True)
 class ExpandedScheme(StoredScheme):
     """Weights in the compute type, which are dequantised as they are loaded."""
+
+    has_values: ClassVar[bool] = True
 
     @property
     def kept_as(self) -> str:

@@ -10,7 +10,7 @@ from octavo.quantization.float8_layout import ALL, Float8Layout
 from octavo.quantization.grouped_weight import Layout
 from octavo.quantization.patterns import Matcher
 from octavo.quantization.scheme import LinearScheme
-from octavo.quantization.stored import StoredScheme
+from octavo.quantization.stored import ExpandedScheme, StoredScheme
 
 _SOURCES: dict[tuple[int, int], Source] = {(1, ALL): "channel", (ALL, ALL): "tensor"}
 
@@ -22,18 +22,27 @@ class Targets:
     Attributes:
         names: full names of layers.
         patterns: what matches the beginning of a name.
-        has_all: whether all layers are meant.
+        has_all: whether all linear layers are meant.
+        has_embeddings: whether all embeddings are meant.
         modules: full names of layers, or of modules around them.
     """
 
     names: frozenset[str] = frozenset()
     patterns: tuple[Matcher, ...] = ()
     has_all: bool = False
+    has_embeddings: bool = False
     modules: frozenset[str] = frozenset()
 
     def match(self, name: str) -> bool:
         """Whether a layer is one of them."""
-        if self.has_all or name in self.names or any(pattern.match(name) for pattern in self.patterns):
+        return self.has_all or self._is_named(name)
+
+    def match_embedding(self, name: str) -> bool:
+        """Whether an embedding is one of them."""
+        return self.has_embeddings or self._is_named(name)
+
+    def _is_named(self, name: str) -> bool:
+        if name in self.names or any(pattern.match(name) for pattern in self.patterns):
             return True
         return bool(self.modules) and any(module in self.modules for module in _modules_of(name))
 
@@ -91,6 +100,15 @@ class TargetedConfig(QuantizationConfig):
 
     def head_scheme(self, name: str) -> LinearScheme:
         return self.scheme(name)
+
+    def embedding_scheme(self, name: str) -> LinearScheme:
+        if self.ignored.match_embedding(name):
+            return self.plain
+        meant = [group for group in self.groups if group.targets.match_embedding(name)]
+        # Few configurations say whether a format is the embedding's, too; the checkpoint does.
+        usual = [group for group in self.groups if group.targets.has_all]
+        layout = next((group.layout for group in (*meant, *usual)), None)
+        return self.plain if layout is None else ExpandedScheme(layout, self.plain)
 
     def _group(self, name: str) -> TargetGroup | None:
         if self.ignored.match(name):

@@ -101,12 +101,11 @@ def parse_torchao(raw: Mapping[str, Any], options: SchemeOptions) -> TargetedCon
             f"The checkpoint's torchao weights have the quant_type {quote(given)}, which is stored by pickle and "
             "cannot be read; save them anew with a configuration object as quant_type."
         )
-    if raw.get("include_input_output_embeddings"):
-        raise UnsupportedModelError("The checkpoint's torchao embedding is quantised, which is not supported.")
     whole = given.get("default") if isinstance(given, Mapping) else None
     kind, values = _typed("quant_type", whole)
     # Writers leave the head as it is unless they are told otherwise.
-    ignored = names_in(raw, (_IGNORED,)) if raw.get(_IGNORED) is not None else ("lm_head",)
+    has_head = raw.get("include_input_output_embeddings") or raw.get(_IGNORED) is not None
+    ignored = names_in(raw, (_IGNORED,)) if has_head else ("lm_head",)
     by_name: Any = {_DEFAULT: whole}
     if kind in _BY_NAME:
         by_name = values.get("fqn_to_config") or values.get("module_fqn_to_config")

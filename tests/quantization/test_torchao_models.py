@@ -177,7 +177,6 @@ def test_float8_weights_stay_where_the_device_takes_them() -> None:
         ),
         (config(typed("Float8WeightOnlyConfig", granularity=typed("PerBlock", 1))), "granularity 'PerBlock'"),
         (config(typed("UIntXWeightOnlyConfig")), "UIntXWeightOnlyConfig"),
-        (config(INT8, include_input_output_embeddings=True), "embedding is quantised"),
         (config("int8"), "quant_type = 'int8'; it must be an object"),
         (config(typed("FqnToConfig", 1)), "fqn_to_config = None"),
         ({"quant_type": None}, "quant_type = None"),
