@@ -23,12 +23,18 @@ Quantization = Literal[
     "mxfp4",
     "auto_awq",
     "auto_gptq",
+    "auto-round",
     "awq_marlin",
+    "fbgemm_fp8",
     "fp8_per_channel",
     "gpt_oss_mxfp4",
     "gptq_marlin",
+    "inc",
     "modelopt_fp4",
     "modelopt_mixed",
+    "modelopt_mxfp8",
+    "moe_wna16",
+    "mxfp8",
 ]
 QUANTIZATION_ALIASES = {
     "auto_awq": "awq",
@@ -37,10 +43,15 @@ QUANTIZATION_ALIASES = {
     "fp8_per_channel": "fp8",
     "gpt_oss_mxfp4": "mxfp4",
     "gptq_marlin": "gptq",
+    "inc": "auto-round",
     "modelopt_fp4": "modelopt",
     "modelopt_mixed": "modelopt",
+    "modelopt_mxfp8": "modelopt",
+    "mxfp8": "modelopt",
 }
 """vLLM's other names of methods, in the setting and in checkpoints; kernels are chosen by the weights here."""
+SHARED_KERNELS = {"moe_wna16": ("awq", "gptq")}
+"""vLLM's names of kernels → the methods whose checkpoints they take; as settings they only confirm the checkpoint's."""
 MoeBackend = Literal[
     "auto", "triton", "native", "torch", "batched_triton", "triton_unfused", "deep_gemm", "deep_gemm_mega_moe",
     "cutlass",
@@ -78,13 +89,13 @@ REJECTED_VALUES: dict[str, dict[str, str]] = {
         ),
     },
     "quantization": {
-        **dict.fromkeys(("humming", "moe_wna16"), "names kernels, which are chosen by the weights; leave it out"),
+        "humming": "names kernels, which are chosen by the weights; leave it out",
         "fp8_per_tensor": "has one scale for a layer; fp8 rounds with a scale per output",
         "fp8_per_block": "has a scale per block; fp8 rounds with a scale per output",
         **dict.fromkeys(("experts_int8", "int8_per_channel_weight_only"), "rounds experts alone; take int8"),
         "online": "names no format; take fp8, int8, int4 or mxfp4",
         **dict.fromkeys(
-            ("deepseek_v4_fp8", "fbgemm_fp8", "fp_quant", "inc", "modelopt_mxfp8", "mxfp8", "nvfp4_per_token"),
+            ("deepseek_v4_fp8", "fp_quant", "nvfp4_per_token"),
             _OTHER_METHOD,
         ),
     },

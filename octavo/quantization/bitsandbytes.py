@@ -14,13 +14,22 @@ from typing import Any, Literal
 import torch
 
 from octavo.errors import UnsupportedModelError, WeightsError
-from octavo.hub.config_values import ConfigValues, quote
+from octavo.hub.config_values import ConfigValues, invalid, quote
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.grouped_weight import GroupedForm, GroupedWeight, Layout, StoredTensor
 from octavo.quantization.patterns import ModuleNames, module_names, names_in
+from octavo.quantization.scheme import LinearScheme
 from octavo.quantization.stored_config import StoredConfig
 
 _MIDDLE, _LARGEST = 128, 127
+_IGNORED = "llm_int8_skip_modules"
+_DEFAULTS = {"bnb_4bit_quant_type": "fp4"}
+_STORAGES = {
+    "uint8": torch.uint8,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float32": torch.float32,
+}
 _STATE = "weight.quant_state.bitsandbytes__"
 
 
@@ -31,10 +40,12 @@ class FourBitLayout(Layout):
     Attributes:
         kind: the table.
         is_nested: whether the magnitudes are themselves indices, into a table of 256 values.
+        storage: the type of the tensor of indices, whose bytes have two each.
     """
 
     kind: Literal["nf4", "fp4"]
     is_nested: bool
+    storage: torch.dtype = torch.uint8
 
     @property
     def name(self) -> str:
@@ -48,7 +59,7 @@ class FourBitLayout(Layout):
         some, values = ((-1,),), (torch.float32,)
         bytes_ = (torch.uint8,)
         found = {
-            "weight": StoredTensor(((-(-shape[0] * shape[1] // 2), 1),), bytes_),
+            "weight": StoredTensor(((-(-shape[0] * shape[1] // (2 * self.storage.itemsize)), 1),), (self.storage,)),
             "weight.absmax": StoredTensor(some, bytes_ if self.is_nested else values),
             "weight.quant_map": StoredTensor(((16,),), values),
             f"{_STATE}{self.kind}": StoredTensor(some, bytes_),
@@ -60,7 +71,7 @@ class FourBitLayout(Layout):
 
     def read(self, tensors: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> GroupedWeight:
         state = _state(tensors[f"{_STATE}{self.kind}"])
-        packed, table = tensors["weight"].flatten(), tensors["weight.quant_map"]
+        packed, table = tensors["weight"].flatten().view(torch.uint8), tensors["weight.quant_map"]
         largest = tensors["weight.absmax"]
         if self.is_nested:
             own = tensors["weight.nested_quant_map"][largest.long()]
@@ -97,15 +108,18 @@ class EightBitLayout(Layout):
 
 @dataclass(frozen=True, slots=True)
 class BitsandbytesConfig(StoredConfig):
-    """All layers but the head and those that are named.
+    """All layers but those that are named.
 
     Attributes:
         layers: the layout of the others.
         ignored: names of layers, or of modules around them; see :class:`ModuleNames`.
+        has_head: whether the head is one of the others; writers leave it as it is unless they are given a list of
+            names, and it is not among these.
     """
 
     layers: FourBitLayout | EightBitLayout
     ignored: ModuleNames
+    has_head: bool = False
 
     @property
     def usual(self) -> Layout:
@@ -113,6 +127,9 @@ class BitsandbytesConfig(StoredConfig):
 
     def layout(self, name: str) -> Layout | None:
         return None if self.ignored.match(name) else self.layers
+
+    def head_scheme(self, name: str) -> LinearScheme:
+        return self.scheme(name) if self.has_head else self.plain
 
 
 def parse_bitsandbytes(raw: Mapping[str, Any], options: SchemeOptions) -> BitsandbytesConfig:
@@ -124,10 +141,11 @@ def parse_bitsandbytes(raw: Mapping[str, Any], options: SchemeOptions) -> Bitsan
     Raises:
         UnsupportedModelError: it was quantised in a way that is not supported, or the configuration is broken.
     """
-    values = ConfigValues(dict(raw), {"bnb_4bit_quant_type": "fp4"}, {})
-    ignored = module_names(names_in(raw, ("llm_int8_skip_modules",)))
+    values = ConfigValues(dict(raw), _DEFAULTS, {})
+    ignored = module_names(names_in(raw, (_IGNORED,)))
+    has_head = raw.get(_IGNORED) is not None
     if values.flag("load_in_8bit") or values.flag("_load_in_8bit"):
-        return BitsandbytesConfig(options.plain, options, EightBitLayout(), ignored)
+        return BitsandbytesConfig(options.plain, options, EightBitLayout(), ignored, has_head)
     if not (values.flag("load_in_4bit") or values.flag("_load_in_4bit")):
         raise UnsupportedModelError("The checkpoint's bitsandbytes configuration has neither 4 nor 8 bits.")
     kind = values.text("bnb_4bit_quant_type")
@@ -135,8 +153,12 @@ def parse_bitsandbytes(raw: Mapping[str, Any], options: SchemeOptions) -> Bitsan
         raise UnsupportedModelError(
             f"The checkpoint's weights are of the type {quote(kind)}; supported are nf4 and fp4."
         )
-    layout = FourBitLayout("nf4" if kind == "nf4" else "fp4", values.flag("bnb_4bit_use_double_quant"))
-    return BitsandbytesConfig(options.plain, options, layout, ignored)
+    stored = str(values.get("bnb_4bit_quant_storage") or "uint8").removeprefix("torch.")
+    if stored not in _STORAGES:
+        raise invalid("bnb_4bit_quant_storage", stored, f"one of {', '.join(_STORAGES)}")
+    is_nested = values.flag("bnb_4bit_use_double_quant")
+    layout = FourBitLayout("nf4" if kind == "nf4" else "fp4", is_nested, _STORAGES[stored])
+    return BitsandbytesConfig(options.plain, options, layout, ignored, has_head)
 
 
 def _state(stored: torch.Tensor) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from octavo.kernels.float4 import MX_GROUP
 from octavo.quantization.compressed_layouts import CompressedLayout
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.float4_layout import NVFP4_GROUP, Float4Layout
-from octavo.quantization.float8_layout import ALL, Float8Layout, is_block, is_size
+from octavo.quantization.float8_layout import ALL, MXFP8, Float8Layout, is_block, is_size
 from octavo.quantization.patterns import compile_pattern
 from octavo.quantization.targets import TargetedConfig, TargetGroup, Targets, target_group
 
-_CLASS = "Linear"
+_CLASS, _EMBEDDING = "Linear", "Embedding"
 _REGEX = "re:"
 _PACKED = "pack-quantized"
 _INTEGER_FORMATS = (_PACKED, "int-quantized", "naive-quantized")
@@ -80,9 +80,13 @@ def _parse_group(name: str, group: Mapping[str, Any], stored: Any, options: Sche
 
 def _float8_layout(weights: Mapping[str, Any], inputs: Any, stored: Any) -> Float8Layout | None:
     """The layout of float8 weights, whose activations are float8, too, or not rounded."""
-    if stored not in _FLOAT_FORMATS or not _has(weights, _FLOAT8) or not (inputs is None or _has(inputs, _FLOAT8)):
+    if not _has(weights, _FLOAT8) or not (inputs is None or _has(inputs, _FLOAT8)):
         return None
     strategy, block = weights.get("strategy"), weights.get("block_structure")
+    if stored == "mxfp8-quantized" and (strategy, weights.get("group_size")) == ("group", MX_GROUP):
+        return MXFP8
+    if stored not in _FLOAT_FORMATS:
+        return None
     granularity = None if inputs is None else inputs.get("strategy")
     if strategy == "block" and is_block(block) and granularity in (None, "group", "token"):
         return Float8Layout((block[0], block[1]), rounds_inputs=inputs is not None)
@@ -109,11 +113,12 @@ def _integer_layout(weights: Mapping[str, Any], inputs: Any, stored: Any) -> Com
     """The layout of integer weights.
 
     Activations are rounded to integers of 8 bits, without zeros, if they are meant to be and weights have a scale per
-    output; otherwise they are not rounded.
+    output; otherwise they are not rounded, whether they are meant to be integers, float8, or neither.
     """
     bits, strategy, group = weights.get("num_bits"), weights.get("strategy"), weights.get("group_size")
     symmetric, order = weights.get("symmetric", True), weights.get("actorder")
-    is_meant = inputs is None or (isinstance(inputs, Mapping) and inputs.get("type") == "int")
+    is_integer = isinstance(inputs, Mapping) and inputs.get("type") == "int"
+    is_meant = inputs is None or is_integer or (bits == 4 and _has(inputs, _FLOAT8))
     is_grouped = strategy == "group"
     if (
         stored not in _INTEGER_FORMATS
@@ -146,4 +151,4 @@ def _targets(given: Any) -> Targets:
         raise UnsupportedModelError("The checkpoint's quantization_config has targets that are no list of names.")
     patterns = [item.removeprefix(_REGEX) for item in given if item.startswith(_REGEX)]
     names = frozenset(item for item in given if not item.startswith(_REGEX))
-    return Targets(names, tuple(compile_pattern(pattern) for pattern in patterns), _CLASS in names)
+    return Targets(names, tuple(compile_pattern(pattern) for pattern in patterns), _CLASS in names, _EMBEDDING in names)

@@ -14,6 +14,7 @@ from octavo.quantization.scheme import LinearScheme
 from octavo.quantization.stored import StoredScheme
 
 _IGNORED = ("ignored_layers", "modules_to_not_convert")
+_BY_OUTPUT = "fbgemm_fp8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def round_to_float8(options: SchemeOptions) -> Float8Config:
 
 
 def parse_float8(raw: Mapping[str, Any], options: SchemeOptions) -> Float8Config:
-    """The layers of a checkpoint that was quantised with one scale per weight, or one per block of it.
+    """The layers of a checkpoint that was quantised with one scale per weight, per block of it, or per output (FBGEMM).
 
     Static scales of activations are not used: scales per token, found as the tokens come, are at least as exact. Beside
     weights with scales per block, activations are rounded by groups of inputs, or not at all.
@@ -70,6 +71,8 @@ def parse_float8(raw: Mapping[str, Any], options: SchemeOptions) -> Float8Config
     """
     ignored = module_names(names_in(raw, _IGNORED))
     block = raw.get("weight_block_size")
+    if raw.get("quant_method") == _BY_OUTPUT:
+        return Float8Config(options.plain, options.float8("channel"), ignored, Float8Layout((1, ALL)))
     if block is None:
         return Float8Config(options.plain, options.float8("tensor"), ignored, Float8Layout((ALL, ALL)))
     if not is_block(block):

@@ -7,14 +7,16 @@ from typing import Any, TypeGuard
 import torch
 
 from octavo.kernels import FLOAT8
+from octavo.kernels.float4 import MX_GROUP, powers_of_two
 from octavo.quantization.grouped_weight import FLOATS, GroupedForm, GroupedWeight, Layout, StoredTensor
 
 ALL = -1
 """As a block's size: all outputs, or all inputs."""
 _MAX_GROUP = 1 << 16
 _SCALE_NAMES = ("weight_scale", "weight_scale_inv")
+_EXPONENT_TYPES = (torch.uint8, torch.float8_e8m0fnu)
 _SCALE_TYPES = (*FLOATS, torch.float8_e8m0fnu)
-"""Powers of two (``ue8m0``) may be stored as their exponents."""
+"""Powers of two (``ue8m0``) may be stored as their exponents, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +27,14 @@ class Float8Layout(Layout):
         block: outputs and inputs of a block; :data:`ALL` for all.
         scale_name, weight_name: the names of the tensors of scales and of values.
         rounds_inputs: whether activations are float8, too.
+        has_exponents: whether scales are powers of two, stored as their exponents (MXFP8, OCP MX 1.0).
     """
 
     block: tuple[int, int]
     scale_name: str = "weight_scale"
     weight_name: str = "weight"
     rounds_inputs: bool = True
+    has_exponents: bool = False
 
     @property
     def has_blocks(self) -> bool:
@@ -46,9 +50,8 @@ class Float8Layout(Layout):
         return GroupedForm(8, self.block[1], kind="float8")
 
     def tensors(self, shape: tuple[int, int]) -> dict[str, StoredTensor]:
-        scales = StoredTensor(
-            self.scale_shapes(shape), _SCALE_TYPES, alternatives=other_names_of_scales(self.scale_name)
-        )
+        types = _EXPONENT_TYPES if self.has_exponents else _SCALE_TYPES
+        scales = StoredTensor(self.scale_shapes(shape), types, alternatives=other_names_of_scales(self.scale_name))
         return {self.weight_name: StoredTensor((shape,), (FLOAT8,)), self.scale_name: scales}
 
     def read(self, tensors: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> GroupedWeight:
@@ -61,14 +64,19 @@ class Float8Layout(Layout):
             return (1,), (), (1, 1)
         if self.block == (1, ALL):
             return (shape[0], 1), shape[:1]
-        rows, columns = self.block
-        return ((-(-shape[0] // rows), -(-shape[1] // columns)),)
+        rows, columns = (-(-size // block) for size, block in zip(shape, self.block, strict=True))
+        return (rows, columns), (rows, 1, columns, 1)
 
     def scales_of_outputs(self, scales: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
         """``[out, groups]`` float32."""
         rows = shape[0] if self.block[0] == ALL else self.block[0]
-        groups = scales.float().reshape(-(-shape[0] // rows), -1)
+        numbers = powers_of_two(scales) if scales.dtype is torch.uint8 else scales.float()
+        groups = numbers.reshape(-(-shape[0] // rows), -1)
         return groups.repeat_interleave(rows, 0)[: shape[0]]
+
+
+MXFP8 = Float8Layout((1, MX_GROUP), rounds_inputs=False, has_exponents=True)
+"""A power of two per output and 32 inputs. Activations, which are meant to be rounded likewise, are not."""
 
 
 def other_names_of_scales(name: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from octavo.errors import UnsupportedModelError
 from octavo.hub.config_values import invalid, quote
 from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
 from octavo.quantization.float4_layout import NVFP4_GROUP, Float4Layout
-from octavo.quantization.float8_layout import ALL, Float8Layout
+from octavo.quantization.float8_layout import ALL, MXFP8, Float8Layout
 from octavo.quantization.grouped_weight import Layout
 from octavo.quantization.patterns import module_names, names_in
 from octavo.quantization.targets import TargetedConfig, Targets, target_group
@@ -18,6 +18,8 @@ from octavo.quantization.targets import TargetedConfig, Targets, target_group
 _LAYOUTS: dict[str, Layout] = {
     "FP8": Float8Layout((ALL, ALL)),
     "FP8_PER_CHANNEL_PER_TOKEN": Float8Layout((1, ALL)),
+    "FP8_PB_WO": Float8Layout((128, 128), rounds_inputs=False),
+    "MXFP8": MXFP8,
     "NVFP4": Float4Layout("nvfp4"),
     "W4A16_NVFP4": Float4Layout("nvfp4"),
 }

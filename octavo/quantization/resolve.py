@@ -9,7 +9,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from octavo.config import EngineConfig
-from octavo.config.values import QUANTIZATION_ALIASES
+from octavo.config.values import QUANTIZATION_ALIASES, SHARED_KERNELS
 from octavo.errors import ConfigError, UnsupportedModelError
 from octavo.hub.config_values import quote
 from octavo.hub.model_config import ModelConfig
@@ -25,9 +25,11 @@ ROUNDED: dict[str, str] = {
 """Values of the setting that round unquantised weights as they are loaded → how, as ``module:function``."""
 
 METHODS: dict[str, str] = {
+    "auto-round": "octavo.quantization.auto_round:parse_auto_round",
     "awq": "octavo.quantization.awq:parse_awq",
     "bitsandbytes": "octavo.quantization.bitsandbytes:parse_bitsandbytes",
     "compressed-tensors": "octavo.quantization.compressed_tensors:parse_compressed_tensors",
+    "fbgemm_fp8": "octavo.quantization.float8_config:parse_float8",
     "fp8": "octavo.quantization.float8_config:parse_float8",
     "gguf": "octavo.quantization.block_config:parse_gguf",
     "gptq": "octavo.quantization.gptq:parse_gptq",
@@ -81,14 +83,14 @@ def resolve_quantization(
     if is_plain:
         if wanted not in ROUNDED:
             raise ConfigError(
-                f"quantization is {wanted!r}, but the checkpoint is not quantised; leave it out, or use one of "
+                f"quantization is {named!r}, but the checkpoint is not quantised; leave it out, or use one of "
                 f"{', '.join(ROUNDED)}."
             )
         return rounded_quantization(wanted, options)
     stored, method = stored_quantization(config, options), config.quantization["quant_method"]
     method = QUANTIZATION_ALIASES.get(method, method)
-    if method != wanted:
-        raise ConfigError(f"quantization is {wanted!r}, but the checkpoint is quantised by {method!r}; leave it out.")
+    if method not in SHARED_KERNELS.get(wanted, (wanted,)):
+        raise ConfigError(f"quantization is {named!r}, but the checkpoint is quantised by {method!r}; leave it out.")
     return stored
 
 

@@ -94,11 +94,11 @@ def test_flags_with_a_twin_reach_it(arguments: list[str], expected: dict[str, An
         (["--kv-cache-dtype", "fp8_inc"], "int8_per_token_head, not 'fp8_inc'; fp8_inc is for Gaudi processors"),
         (
             ["--quantization", "quip"],
-            "modelopt_mixed, mxfp4, quark, torchao, not 'quip'",
+            "moe_wna16, mxfp4, mxfp8, quark, torchao, not 'quip'",
         ),
         (
             ["-q", "quip"],
-            "modelopt_mixed, mxfp4, quark, torchao, not 'quip'",
+            "moe_wna16, mxfp4, mxfp8, quark, torchao, not 'quip'",
         ),
         (["--data-parallel-size", "2"], "Start several servers"),
         (["--pipeline-parallel-size", "two"], "takes a whole number"),

@@ -14,7 +14,7 @@ from torch import nn
 from octavo.config import EngineConfig
 from octavo.hub.load import find_model
 from octavo.layers.build import Build
-from octavo.layers.linear import Linear
+from octavo.layers.linear import Linear, PartedLinear
 from octavo.models.base import CausalLM
 from octavo.models.loading import load_weights
 from octavo.models.registry import build_model
@@ -101,7 +101,9 @@ def assert_has(model: CausalLM, weights: dict[str, torch.Tensor], *, tolerance: 
 
     def hold(found: torch.Tensor, *names: str) -> None:
         expected = torch.cat([weights[f"{name}.weight"] for name in names])
-        torch.testing.assert_close(found.float(), expected, rtol=tolerance, atol=tolerance * expected.abs().max())
+        torch.testing.assert_close(
+            found.float(), expected, rtol=tolerance, atol=tolerance * float(expected.abs().max())
+        )
 
     def dense(layer: str, *parts: str) -> None:
         parent = layer.rpartition(".")[0]
@@ -129,19 +131,21 @@ def _hold_experts(experts: nn.Module, weights: dict[str, torch.Tensor], toleranc
                 weights[f"model.layers.1.mlp.experts.{expert}.{name}_proj.weight"] for name in ("gate", "up", "down")
             )
             expected += 0.5 * (down @ (F.silu(gate @ row) * (up @ row)))
-        torch.testing.assert_close(y.float(), expected, rtol=tolerance, atol=tolerance * expected.abs().max())
+        torch.testing.assert_close(y.float(), expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
 
 
 def _columns(layer: nn.Module) -> torch.Tensor:
     """What a layer computes of unit vectors, ``[out, in]``."""
-    units = torch.eye(HIDDEN if not hasattr(layer, "in_features") else int(layer.in_features))
-    outputs = layer.multiply(units) if isinstance(layer, Linear) else layer(units)
-    return outputs.T
+    assert isinstance(layer, (Linear, PartedLinear))
+    units = torch.eye(layer.in_features)
+    return (layer.multiply(units) if isinstance(layer, Linear) else layer(units)).T
 
 
 def _shapes(*, is_tied: bool) -> dict[str, tuple[int, ...]]:
-    vectors = {"model.norm.weight": (HIDDEN,)}
-    matrices: dict[str, tuple[int, ...]] = {EMBEDDING: (VOCAB, HIDDEN)} | ({} if is_tied else {HEAD: (VOCAB, HIDDEN)})
+    vectors: dict[str, tuple[int, ...]] = {"model.norm.weight": (HIDDEN,)}
+    matrices: dict[str, tuple[int, ...]] = {EMBEDDING: (VOCAB, HIDDEN)}
+    if not is_tied:
+        matrices[HEAD] = VOCAB, HIDDEN
     for index in range(2):
         layer = f"model.layers.{index}"
         vectors |= {f"{layer}.self_attn.{name}_norm.weight": (HEAD_SIZE,) for name in "qk"}

@@ -1,13 +1,15 @@
 """What a checkpoint's quantization_config says, layer by layer, and what is rejected in which words."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from float8_checkpoints import compressed_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_torchao_models import INT8
 
 from octavo.config import EngineConfig
+from octavo.config.values import REJECTED_VALUES, Quantization
 from octavo.errors import ConfigError, UnsupportedModelError
 from octavo.hub import ModelConfig
 from octavo.hub.config_file import parse_config
@@ -26,6 +28,13 @@ SIZES = {
     "intermediate_size": 96,
     "vocab_size": 100,
 }
+# vLLM 0.33
+VLLM_NAMES = (
+    "awq auto_awq fp8 fbgemm_fp8 fp_quant modelopt modelopt_fp4 modelopt_mxfp8 modelopt_mixed auto_gptq gptq "
+    "gptq_marlin awq_marlin humming compressed-tensors experts_int8 quark moe_wna16 torchao inc mxfp4 gpt_oss_mxfp4 "
+    "deepseek_v4_fp8 online fp8_per_tensor fp8_per_block fp8_per_channel int8_per_channel_weight_only nvfp4_per_token "
+    "mxfp8"
+)
 LAYER = "model.layers.0.mlp.down_proj"
 NVFP4 = {"quant_algo": "NVFP4"}
 
@@ -86,24 +95,49 @@ def test_fp8_leaves_named_modules_out(key: str, name: str) -> None:
         ("gptq_marlin", "gptq", {"bits": 4, "group_size": 32}),
         ("awq_marlin", "awq", {"bits": 4, "group_size": 32}),
         ("awq", "awq_marlin", {"bits": 4, "group_size": 32}),
+        ("inc", "auto-round", {"bits": 4, "group_size": 32}),
+        ("moe_wna16", "gptq", {"bits": 4, "group_size": 32}),
+        ("moe_wna16", "awq_marlin", {"bits": 4, "group_size": 32}),
+        ("mxfp8", "modelopt", {"quant_algo": "MXFP8"}),
+        ("modelopt", "modelopt_mxfp8", {"quant_algo": "MXFP8"}),
+        ("modelopt_mxfp8", "modelopt", {"quant_algo": "FP8_PB_WO"}),
     ],
 )
 def test_other_names_of_methods_mean_the_same(setting: str, method: str, own: dict[str, Any]) -> None:
     model, chosen = _model({"quant_method": method, **own}), EngineConfig.from_kwargs(model="m", quantization=setting)
     found = resolve_quantization(chosen, model, has_float8=True)
     assert isinstance(found.scheme(LAYER), StoredScheme)
-    with pytest.raises(ConfigError, match="quantised by"):
+    with pytest.raises(ConfigError, match=r"'quark'.*quantised by"):
         resolve_quantization(EngineConfig.from_kwargs(model="m", quantization="quark"), model, has_float8=True)
 
 
-@pytest.mark.parametrize("setting", ["moe_wna16", "fp8_per_block", "experts_int8", "fp_quant"])
+@pytest.mark.parametrize("setting", ["moe_wna16", "mxfp8", "inc", "fbgemm_fp8", "gptq_marlin", "bitsandbytes"])
+def test_names_of_checkpoints_methods_need_such_a_checkpoint(setting: str) -> None:
+    chosen = EngineConfig.from_kwargs(model="m", quantization=setting)
+    with pytest.raises(ConfigError, match=f"'{setting}', but the checkpoint is not quantised"):
+        resolve_quantization(chosen, parse_config(SIZES), has_float8=True)
+    other = _model({"quant_method": "torchao", "quant_type": {"default": INT8}})
+    with pytest.raises(ConfigError, match=f"'{setting}', but the checkpoint is quantised by 'torchao'"):
+        resolve_quantization(chosen, other, has_float8=True)
+
+
+def test_every_name_of_vllm_is_known() -> None:
+    """It is a value of the setting, or rejected with a reason."""
+    known = set(get_args(Quantization)) | set(REJECTED_VALUES["quantization"])
+    assert set(VLLM_NAMES.split()) <= known
+
+
+@pytest.mark.parametrize("setting", ["humming", "fp8_per_block", "experts_int8", "fp_quant"])
 def test_methods_that_are_missing_are_rejected_with_a_reason(setting: str) -> None:
     with pytest.raises(ConfigError, match=f"; {setting} (names|has|rounds|is)"):
         EngineConfig.from_kwargs(model="m", quantization=setting)
 
 
 REJECTED: dict[str, tuple[Any, str]] = {
-    "method": ({"quant_method": "quip", "bits": 4}, r"'quip'.*not supported; supported are awq, bitsandbytes"),
+    "method": (
+        {"quant_method": "quip", "bits": 4},
+        r"'quip'.*not supported; supported are auto-round, awq, bitsandbytes",
+    ),
     "no-method": ({"bits": 4}, "None"),
     "odd-method": ({"quant_method": ["fp8"]}, "not supported"),
     "blocks": (
@@ -149,6 +183,23 @@ REJECTED: dict[str, tuple[Any, str]] = {
     "odd-ignore": (compressed_tensors(ignore=[3]), "no list of names"),
     "pattern": (compressed_tensors(ignore=["re:("]), "no regular expression"),
     "no-object": ("fp8", "quantization_config"),
+    "auto-round-bits": (
+        {"quant_method": "auto-round", "bits": 4, "group_size": 32, "extra_config": {"a.b": {"bits": 2}}},
+        "AutoRound weights of a.b have 2 bits",
+    ),
+    "auto-round-kind": (
+        {"quant_method": "auto-round", "bits": 4, "group_size": 32, "data_type": "mx_fp"},
+        "data_type 'mx_fp'",
+    ),
+    "auto-round-packing": (
+        {"quant_method": "auto-round", "bits": 4, "group_size": 32, "packing_format": "auto_round:llm_compressor"},
+        "packing_format 'auto_round:llm_compressor'; supported are",
+    ),
+    "auto-round-changes": ({"quant_method": "auto-round", "bits": 4, "extra_config": {"a": 4}}, "extra_config = 4"),
+    "bitsandbytes-storage": (
+        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_storage": "int64"},
+        "bnb_4bit_quant_storage = 'int64'; it must be one of uint8",
+    ),
     "gptq-bits": ({"quant_method": "gptq", "bits": 3}, "GPTQ weights have 3 bits; supported are 4 and 8"),
     "gptq-no-bits": ({"quant_method": "gptq"}, "lacks 'bits'"),
     "gptq-group": ({"quant_method": "gptq", "bits": 4, "group_size": 0}, "group_size = 0; it must be a whole number"),
@@ -177,7 +228,10 @@ _VALUES = st.recursive(
 )
 
 
-@given(st.sampled_from(["compressed-tensors", "fp8", "gptq", "awq", "bitsandbytes", "modelopt", "quark"]), st.data())
+@given(
+    st.sampled_from(["compressed-tensors", "fp8", "gptq", "awq", "auto-round", "bitsandbytes", "modelopt", "quark"]),
+    st.data(),
+)
 @settings(max_examples=200)
 def test_whatever_it_says_it_is_read_or_rejected(method: str, data: st.DataObject) -> None:
     own = {
@@ -190,6 +244,7 @@ def test_whatever_it_says_it_is_read_or_rejected(method: str, data: st.DataObjec
         "quant_algo": "FP8",
     }
     config = compressed_tensors() | own | {"activation_scheme": "dynamic", "modules_to_not_convert": []}
+    config |= {"extra_config": {}, "block_name_to_quantize": "model", "export": {}, "layer_quant_config": {}}
     group = config["config_groups"]["group_0"]
     config["config_groups"] = {"group_0": {key: data.draw(st.just(group[key]) | _VALUES) for key in group}}
     config |= {key: data.draw(st.just(config[key]) | _VALUES) for key in config}

@@ -6,10 +6,15 @@ from typing import Any
 import pytest
 import torch
 from dense_and_sparse import Stored, assert_has, is_usual, load, write
-from float8_checkpoints import float8_layer
+from float8_checkpoints import compressed_tensors, float8_layer
+from integer_checkpoints import draw, gptq
 from test_float8_blocks import COLUMNS, ROWS
 from test_float8_blocks import draw as draw_blocks
 
+from octavo.layers.attention import Attention
+
+PER_TENSOR = {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "ch_axis": None, "group_size": None, "is_dynamic": False}
+QUARK_FP8 = {"weight": PER_TENSOR, "input_tensors": PER_TENSOR, "output_tensors": None, "bias": None}
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 
 
@@ -18,6 +23,15 @@ def as_transformers(shape: tuple[int, int], random: torch.Generator) -> Stored:
     tensors, _ = float8_layer(shape, random)
     own = {"weight_scale_inv": tensors["weight_scale"].bfloat16(), "activation_scale": torch.tensor(0.5)}
     return {"weight": tensors["weight"], **own}, tensors["weight"].float() * own["weight_scale_inv"].float()
+
+
+def by_channel(shape: tuple[int, int], random: torch.Generator) -> Stored:
+    return float8_layer(shape, random, per_channel=True)
+
+
+def as_gptq(shape: tuple[int, int], random: torch.Generator) -> Stored:
+    drawn = draw(shape, random)
+    return gptq(drawn), drawn.weight
 
 
 def in_blocks(name: str, dtype: torch.dtype) -> Any:
@@ -53,4 +67,77 @@ def test_fp8_ignores_by_pattern(key: str, ignored: str, tmp_path: Path) -> None:
         return is_usual(layer) and not (".experts." in layer and layer.endswith("down_proj"))
 
     weights = write(tmp_path, FP8 | {key: ["lm_head", ignored]}, float8_layer, is_stored)
+    assert_has(load(tmp_path), weights)
+
+
+@pytest.mark.parametrize("has_queries", [False, True])
+def test_quarks_caches_are_outputs_of_layers(has_queries: bool, tmp_path: Path) -> None:
+    """amd/Llama-3.1-8B-Instruct-FP8-KV; scales of queries are there in some checkpoints, and not used."""
+    cached = ("q_proj", "k_proj", "v_proj") if has_queries else ("k_proj", "v_proj")
+    config = {
+        "quant_method": "quark",
+        "global_quant_config": QUARK_FP8,
+        "layer_quant_config": {f"*{name}": QUARK_FP8 | {"output_tensors": PER_TENSOR} for name in cached},
+        "layer_type_quant_config": {},
+        "exclude": ["lm_head"],
+        "export": {"kv_cache_group": ["*k_proj", "*v_proj"], "weight_format": "real_quantized"},
+    }
+    scales = {
+        f"model.layers.{index}.self_attn.{name}.output_scale": torch.tensor(1.0 + 2 * index + number)
+        for index in range(2)
+        for number, name in enumerate(cached[::-1])
+    }
+    weights = write(tmp_path, config, float8_layer, more=scales)
+    model = load(tmp_path)
+    assert_has(model, weights)
+    found = [module.scales.given.tolist() for module in model.modules() if isinstance(module, Attention)]
+    assert found == [[2, 1], [4, 3]]
+
+
+def test_a_quark_cache_alone(tmp_path: Path) -> None:
+    """Weights are as they were, but for the scales of what keys and values are made of."""
+    nothing = dict.fromkeys(QUARK_FP8)
+    config = {
+        "quant_method": "quark",
+        "global_quant_config": nothing,
+        "layer_quant_config": {f"*{name}_proj": nothing | {"output_tensors": PER_TENSOR} for name in "kv"},
+        "export": {"kv_cache_group": ["*k_proj", "*v_proj"]},
+    }
+    weights = write(tmp_path, config, float8_layer, lambda layer: False)
+    assert_has(load(tmp_path), weights)
+
+
+def test_scales_of_queries_are_not_used(tmp_path: Path) -> None:
+    """llm-compressor writes them where attention is quantised, beside scales per head of keys and values."""
+    by_head = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False, "strategy": "attn_head"}
+    config = compressed_tensors(kv_cache_scheme=by_head)
+    scales = {
+        f"model.layers.{index}.self_attn.{name}_scale": torch.ones(2, 1, 1) for index in range(2) for name in "qkv"
+    }
+    weights = write(tmp_path, config, by_channel, more=scales)
+    model = load(tmp_path)
+    assert_has(model, weights)
+    assert all(module.scales.given is None for module in model.modules() if isinstance(module, Attention))
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_stored"),
+    [
+        (
+            {"extra_config": {r".*self_attn\..*": {"bits": 16}}},
+            lambda layer: is_usual(layer) and ".self_attn." not in layer,
+        ),
+        ({"block_name_to_quantize": "model.layers.1"}, lambda layer: is_usual(layer) and ".layers.1." in layer),
+        (
+            {"extra_config": {"model.layers.0.mlp.up_proj": {"bits": 16}, "layers.1.+q_proj": {"bits": 16}}},
+            lambda layer: is_usual(layer) and not layer.endswith(("0.mlp.up_proj", "1.self_attn.q_proj")),
+        ),
+    ],
+    ids=["pattern", "block", "name"],
+)
+def test_auto_round_quantises_blocks_and_exceptions(changes: dict[str, Any], is_stored: Any, tmp_path: Path) -> None:
+    """Blocks by the beginnings of names; exceptions by patterns that may begin anywhere."""
+    config = {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": True, "autoround_version": "0.8"}
+    config |= {"block_name_to_quantize": "model.layers.0,model.layers.1"} | changes
+    weights = write(tmp_path, config, as_gptq, is_stored)
     assert_has(load(tmp_path), weights)
