@@ -54,7 +54,7 @@ class Build:
 
     def embedding_scheme(self, name: str) -> LinearScheme:
         """How the embedding of this attribute's name is stored."""
-        return self.quantization.embedding_scheme(self.names.of(f"{self.prefix}{name}"))
+        return self.quantization.embedding_scheme(self.names.of_module(f"{self.prefix}{name}"))
 
     def layout(self, path: str) -> Layout | None:
         """How checkpoints store a module's layer that is no layer of its own here, by its name within the model."""

@@ -199,7 +199,7 @@ class Head(Linear):
     ) -> None:
         name, tp = "lm_head" if tied is None else tied_name, build.tensor_parallel
         quantization = build.quantization
-        scheme = quantization.head_scheme(build.names.of(f"{build.prefix}{name}"))
+        scheme = quantization.head_scheme(build.names.of_module(f"{build.prefix}{name}"))
         part = _part_of_vocabulary(tp, vocab_size, hidden_size)
         num_tokens = part.outputs.stop
         if tied is not None and not scheme.has_rows:

@@ -31,6 +31,10 @@ class CheckpointNames:
         start = next((start for start in self.starts if name.startswith(start)), "")
         return self.starts.get(start, "") + ".".join(self._parts(name.removeprefix(start).split(".")))
 
+    def of_module(self, name: str) -> str:
+        """The checkpoint's name of a module, also where its name is all of a beginning."""
+        return self.of(f"{name}.").removesuffix(".")
+
     def _parts(self, parts: list[str]) -> Iterator[str]:
         own = iter(zip(parts, [*parts[1:], ""], strict=True))
         for part, inner in own:

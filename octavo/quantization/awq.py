@@ -22,7 +22,14 @@ from octavo.quantization.grouped_weight import (
     unpack_words,
 )
 from octavo.quantization.patterns import names_in
-from octavo.quantization.stored_config import StoredConfig, group_size
+from octavo.quantization.stored_config import (
+    LayoutRule,
+    StoredConfig,
+    dynamic_rules,
+    group_size,
+    layout_by_rules,
+    stored_format,
+)
 
 _BITS = 4
 _PER_WORD = WORD_BITS // _BITS
@@ -30,6 +37,7 @@ _PER_WORD = WORD_BITS // _BITS
 _OUTPUTS = (0, 2, 4, 6, 1, 3, 5, 7)
 # Names that older files have for the keys.
 _OLDER = {"bits": "w_bit", "group_size": "q_group_size"}
+_DEFAULTS = {"group_size": 128}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +81,20 @@ class AwqConfig(StoredConfig):
     Attributes:
         layers: the layout of the others.
         ignored: the strings.
+        exceptions: patterns whose layers are not quantised, or in another layout.
     """
 
     layers: AwqLayout
     ignored: tuple[str, ...]
+    exceptions: tuple[LayoutRule, ...] = ()
 
     @property
     def usual(self) -> Layout:
         return self.layers
 
     def layout(self, name: str) -> Layout | None:
-        return None if any(part in name for part in self.ignored) else self.layers
+        is_ignored = any(part in name for part in self.ignored)
+        return None if is_ignored else layout_by_rules(self.exceptions, name, self.layers)
 
 
 def parse_awq(raw: Mapping[str, Any], options: SchemeOptions) -> AwqConfig:
@@ -96,17 +107,22 @@ def parse_awq(raw: Mapping[str, Any], options: SchemeOptions) -> AwqConfig:
         UnsupportedModelError: it was quantised in a way that is not supported, or the configuration is broken.
     """
     older = {key: raw[old] for key, old in _OLDER.items() if old in raw and key not in raw}
-    values = ConfigValues({**raw, **older}, {"group_size": 128}, {})
-    version = str(raw.get("version") or "gemm").lower()
+    values = ConfigValues({**raw, **older}, _DEFAULTS, {})
+    version = str(stored_format(raw, ("version", "checkpoint_format", "format"), "gemm")).lower()
     if version != "gemm":
         raise UnsupportedModelError(
             f"The checkpoint's AWQ weights have the version {quote(version)}; supported is gemm."
         )
+    ignored = names_in(raw, ("modules_to_not_convert",))
+    exceptions = dynamic_rules(values, lambda own: _layout(ConfigValues(dict(own), _DEFAULTS, {})))
+    return AwqConfig(options.plain, options, _layout(values), ignored, exceptions)
+
+
+def _layout(values: ConfigValues) -> AwqLayout:
     bits = values.count("bits")
     if bits != _BITS:
         raise UnsupportedModelError(f"The checkpoint's AWQ weights have {bits} bits; supported are 4.")
-    ignored = names_in(raw, ("modules_to_not_convert",))
-    return AwqConfig(options.plain, options, AwqLayout(group_size(values)), ignored)
+    return AwqLayout(group_size(values))
 
 
 def _unpack(words: torch.Tensor, num_outputs: int) -> torch.Tensor:

@@ -3,6 +3,7 @@
 Source: https://github.com/vllm-project/compressed-tensors.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -10,7 +11,7 @@ from octavo.errors import UnsupportedModelError
 from octavo.hub.config_values import quote
 from octavo.kernels.float4 import MX_GROUP
 from octavo.quantization.compressed_layouts import CompressedLayout
-from octavo.quantization.config import SchemeOptions
+from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
 from octavo.quantization.float4_layout import NVFP4_GROUP, Float4Layout
 from octavo.quantization.float8_layout import ALL, MXFP8, Float8Layout, is_block, is_size
 from octavo.quantization.patterns import compile_pattern
@@ -18,6 +19,7 @@ from octavo.quantization.targets import TargetedConfig, TargetGroup, Targets, ta
 
 _CLASS, _EMBEDDING = "Linear", "Embedding"
 _REGEX = "re:"
+_ATTENTION = re.compile(r"(Attention|attn|attention)\$?\Z")
 _PACKED = "pack-quantized"
 _INTEGER_FORMATS = (_PACKED, "int-quantized", "naive-quantized")
 _FLOAT_FORMATS = ("float-quantized", "naive-quantized")
@@ -30,7 +32,7 @@ _WHOLE = ("token", "tensor")
 _SORTED, _UNSORTED = ("weight", "static"), ("group", "dynamic")
 
 
-def parse_compressed_tensors(raw: Mapping[str, Any], options: SchemeOptions) -> TargetedConfig:
+def parse_compressed_tensors(raw: Mapping[str, Any], options: SchemeOptions) -> QuantizationConfig:
     """The layers of a checkpoint.
 
     Static scales of activations are not used: scales per token, found as the tokens come, are at least as exact.
@@ -50,6 +52,8 @@ def parse_compressed_tensors(raw: Mapping[str, Any], options: SchemeOptions) -> 
             f"The checkpoint's weights are sparse ({quote(sparsity['format'])}); they cannot be."
         )
     groups = raw.get("config_groups")
+    if not groups and raw.get("kv_cache_scheme"):
+        return Unquantized(options.plain)  # the cache alone is quantised
     if (
         not isinstance(groups, Mapping)
         or not groups
@@ -58,9 +62,20 @@ def parse_compressed_tensors(raw: Mapping[str, Any], options: SchemeOptions) -> 
         raise UnsupportedModelError("The checkpoint's quantization_config has no config_groups.")
     default_format = raw.get("format")
     parsed = tuple(
-        _parse_group(name, group, group.get("format") or default_format, options) for name, group in groups.items()
+        _parse_group(name, group, group.get("format") or default_format, options)
+        for name, group in groups.items()
+        if not _is_of_attention(group)
     )
+    if not parsed:
+        return Unquantized(options.plain)
     return TargetedConfig(options.plain, "compressed-tensors", parsed, _targets(raw.get("ignore") or []))
+
+
+def _is_of_attention(group: Mapping[str, Any]) -> bool:
+    """Whether a group is of attention modules, which have no weights; of what they get, only the cache is rounded."""
+    targets = group.get("targets")
+    is_named = isinstance(targets, list) and all(_ATTENTION.search(str(target)) for target in targets)
+    return group.get("weights") is None and bool(targets) and is_named
 
 
 def _parse_group(name: str, group: Mapping[str, Any], stored: Any, options: SchemeOptions) -> TargetGroup:

@@ -3,7 +3,6 @@
 Source: https://github.com/ModelCloud/GPTQModel.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,14 +21,18 @@ from octavo.quantization.grouped_weight import (
     StoredTensor,
     unpack_words,
 )
-from octavo.quantization.patterns import compile_pattern
 from octavo.quantization.scheme import LinearScheme
-from octavo.quantization.stored_config import StoredConfig, group_size
+from octavo.quantization.stored_config import (
+    LayoutRule,
+    StoredConfig,
+    dynamic_rules,
+    group_size,
+    layout_by_rules,
+    stored_format,
+)
 
 _BITS = (4, 8)
 _FORMATS = ("gptq", "gptq_v2")
-_EXCLUDE, _INCLUDE = "-:", "+:"
-_OVERRIDES = ("bits", "group_size", "sym", "desc_act")
 _DEFAULTS = {"desc_act": False, "sym": True, "group_size": -1}
 
 
@@ -97,7 +100,7 @@ class GptqConfig(StoredConfig):
     """
 
     default: GptqLayout
-    exceptions: tuple[tuple[re.Pattern[str], GptqLayout | None], ...]
+    exceptions: tuple[LayoutRule, ...]
     included: tuple[str, ...]
     has_head: bool
 
@@ -106,14 +109,12 @@ class GptqConfig(StoredConfig):
         return self.default
 
     def layout(self, name: str) -> Layout | None:
-        for pattern, layout in self.exceptions:
-            if pattern.match(name):
-                return layout
         is_included = not self.included or f".{name}".endswith(self.included)
-        return self.default if is_included else None
+        return layout_by_rules(self.exceptions, name, self.default if is_included else None)
 
     def head_scheme(self, name: str) -> LinearScheme:
-        return self.scheme(name) if self.has_head else self.plain
+        layout = layout_by_rules(self.exceptions, name, self.default) if self.has_head else None
+        return self.plain if layout is None else self.options.stored(layout)
 
 
 def parse_gptq(raw: Mapping[str, Any], options: SchemeOptions) -> QuantizationConfig:
@@ -126,15 +127,18 @@ def parse_gptq(raw: Mapping[str, Any], options: SchemeOptions) -> QuantizationCo
         UnsupportedModelError: it was quantised in a way that is not supported, or the configuration is broken.
     """
     values = ConfigValues(dict(raw), _DEFAULTS, {})
-    stored = raw.get("checkpoint_format") or "gptq"
+    stored = stored_format(raw, ("checkpoint_format", "format"), "gptq")
     if stored not in _FORMATS or raw.get("is_marlin_format"):
         stored = "marlin" if raw.get("is_marlin_format") else stored
         raise UnsupportedModelError(
             f"The checkpoint's GPTQ weights have the format {quote(stored)}; supported are {' and '.join(_FORMATS)}."
         )
     default = _layout(values, 1 if stored == "gptq" else 0)
-    dynamic = values.mapping("dynamic")
-    exceptions = tuple(_exception(pattern, changes, raw, default) for pattern, changes in dynamic.items())
+
+    def changed(own: Mapping[str, Any]) -> GptqLayout:
+        return _layout(ConfigValues(dict(own), _DEFAULTS, {}), default.zero_offset)
+
+    exceptions = dynamic_rules(values, changed)
     included = tuple(f".{name}" for name in _included(raw.get("modules_in_block_to_quantize")))
     return GptqConfig(options.plain, options, default, exceptions, included, values.flag("lm_head"))
 
@@ -144,19 +148,6 @@ def _layout(values: ConfigValues, zero_offset: int) -> GptqLayout:
     if bits not in _BITS:
         raise UnsupportedModelError(f"The checkpoint's GPTQ weights have {bits} bits; supported are 4 and 8.")
     return GptqLayout(bits, group_size(values), values.flag("sym"), values.flag("desc_act"), zero_offset)
-
-
-def _exception(
-    pattern: str, changes: Any, raw: Mapping[str, Any], default: GptqLayout
-) -> tuple[re.Pattern[str], GptqLayout | None]:
-    """An entry of ``dynamic``: a pattern, whose layers are excluded or have settings of their own."""
-    if pattern.startswith(_EXCLUDE):
-        return compile_pattern(pattern.removeprefix(_EXCLUDE)), None
-    if not isinstance(changes, Mapping):
-        raise invalid("dynamic", changes, "an object of settings by pattern")
-    own = {key: value for key, value in changes.items() if key in _OVERRIDES}
-    layout = _layout(ConfigValues({**raw, **own}, _DEFAULTS, {}), default.zero_offset)
-    return compile_pattern(pattern.removeprefix(_INCLUDE)), layout
 
 
 def _included(groups: Any) -> list[str]:

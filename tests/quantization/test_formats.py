@@ -19,6 +19,15 @@ from test_float8_blocks import draw as draw_blocks
 from test_torchao_models import INT4, INT8, store
 from test_torchao_models import config as torchao
 
+from octavo.config.values import QUANTIZATION_ALIASES
+from octavo.layers.build import Build
+from octavo.layers.linear import Linear
+from octavo.layers.weights import finish
+from octavo.parallel import Section, TensorParallel
+from octavo.quantization.config import SchemeOptions
+from octavo.quantization.resolve import parsed_quantization
+from octavo.quantization.slot import SplitPairs
+
 QUERIES = "model.layers.0.self_attn.q_proj"
 INT8_INPUTS = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": True, "strategy": "token"}
 INT4_WEIGHTS = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
@@ -311,6 +320,31 @@ def test_tied_heads(name: str, tmp_path: Path) -> None:
     more = {EMBEDDING} if has_embedding else set()
     weights = write(tmp_path, config([]), store, lambda layer: is_usual(layer) or layer in more, is_tied=True)
     assert_has(load(tmp_path), weights)
+
+
+@pytest.mark.parametrize("is_packed", [False, True], ids=["expanded", "packed"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_rows_of_interleaved_pairs(name: str, is_packed: bool) -> None:
+    """Llama 4's queries and keys, whose rows are reordered with their scales, on one of two devices as well."""
+    raw = FORMATS[name].config([HEAD])
+    method = QUANTIZATION_ALIASES.get(raw["quant_method"], raw["quant_method"])
+    options = SchemeOptions(has_groups=is_packed, has_float8=is_packed and FORMATS[name].packs_float8)
+    sections = {"q_proj": Section(64, 16, 16), "k_proj": Section(32, 16, 12)}
+    for parallel in (TensorParallel(0, 1), TensorParallel(1, 2)):
+        build = Build(parsed_quantization(method, raw, options), tensor_parallel=parallel)
+        layer = build.linear("qkv_proj", 64, sections, split="column")
+        random, slots, expected = torch.Generator().manual_seed(0), list(layer.weight_slots("qkv_proj")), []
+        for part, section in sections.items():
+            tensors, weight = FORMATS[name].store((section.size, 64), random)
+            expected.append(SplitPairs(16, section.interleaved)(weight).chunk(parallel.size)[parallel.rank])
+            for leaf, slot in slots:
+                if leaf.startswith(part):
+                    slot.fill(tensors[leaf.removeprefix(f"{part}.")].contiguous())
+        finish(layer)
+        units = torch.eye(64)
+        found = (layer.multiply(units) if isinstance(layer, Linear) else layer(units)).T
+        size = float(torch.cat(expected).abs().max())
+        torch.testing.assert_close(found, torch.cat(expected), rtol=0, atol=FORMATS[name].tolerance * size)
 
 
 def test_embeddings_have_groups_of_their_own(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from typing import Any, get_args
 
 import pytest
+import torch
 from float8_checkpoints import compressed_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,8 @@ from octavo.config.values import REJECTED_VALUES, Quantization
 from octavo.errors import ConfigError, UnsupportedModelError
 from octavo.hub import ModelConfig
 from octavo.hub.config_file import parse_config
+from octavo.layers.build import Build
+from octavo.models.registry import build_model
 from octavo.quantization.config import QuantizationConfig, SchemeOptions
 from octavo.quantization.float8 import Float8Scheme
 from octavo.quantization.resolve import resolve_quantization, stored_quantization
@@ -76,6 +79,16 @@ def test_layers_outside_all_groups_are_plain() -> None:
     found = _stored(compressed_tensors(targets=["re:.*self_attn.*"]))
     assert found.scheme(LAYER) == found.head_scheme("lm_head") == PlainScheme()
     assert _stored(compressed_tensors(ignore=["Linear"])).scheme(LAYER) == PlainScheme()
+
+
+def test_heads_are_ignored_by_their_names_in_checkpoints() -> None:
+    """GPT-NeoX calls its head ``embed_out``."""
+    raw = {key: value for key, value in SIZES.items() if key != "num_key_value_heads"}
+    raw |= {"architectures": ["GPTNeoXForCausalLM"], "rotary_pct": 0.25, "tie_word_embeddings": False}
+    config = parse_config(raw | {"quantization_config": compressed_tensors(ignore=["embed_out"])})
+    with torch.device("meta"):
+        model = build_model(config, Build(stored_quantization(config, SchemeOptions())), 64)
+    assert isinstance(model.get_submodule("lm_head").scheme, PlainScheme)
 
 
 @pytest.mark.parametrize("key", ["ignored_layers", "modules_to_not_convert"])
@@ -167,6 +180,12 @@ REJECTED: dict[str, tuple[Any, str]] = {
         r"group_0 .*num_bits 4",
     ),
     "awq-version": ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version 'gemv'; supported is gemm"),
+    "awq-format": (
+        {"quant_method": "awq", "bits": 4, "checkpoint_format": "gemv"},
+        "version 'gemv'; supported is gemm",
+    ),
+    "awq-rules": ({"quant_method": "awq", "bits": 4, "dynamic": {"+:a": {"bits": 8}}}, "AWQ weights have 8 bits"),
+    "no-weights": (compressed_tensors(weights=None), "weights not quantised, activations num_bits 8"),
     "awq-bits": ({"quant_method": "awq", "bits": 8}, "AWQ weights have 8 bits; supported are 4"),
     "awq-names": ({"quant_method": "awq", "w_bit": 4, "modules_to_not_convert": "a"}, "must be a list of names"),
     "format": (compressed_tensors(format="pack-quantized"), "format 'pack-quantized'"),

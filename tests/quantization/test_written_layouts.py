@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from dense_and_sparse import Stored, assert_has, is_usual, load, write
-from float8_checkpoints import compressed_tensors, float8_layer
-from integer_checkpoints import draw, gptq
+from dense_and_sparse import HEAD, SIZE, VOCAB, Stored, assert_has, is_usual, load, write
+from float8_checkpoints import INPUTS, compressed_tensors, float8_layer
+from integer_checkpoints import awq, draw, gptq
 from test_float8_blocks import COLUMNS, ROWS
 from test_float8_blocks import draw as draw_blocks
 
@@ -32,6 +32,16 @@ def by_channel(shape: tuple[int, int], random: torch.Generator) -> Stored:
 def as_gptq(shape: tuple[int, int], random: torch.Generator) -> Stored:
     drawn = draw(shape, random)
     return gptq(drawn), drawn.weight
+
+
+def as_second_gptq(shape: tuple[int, int], random: torch.Generator) -> Stored:
+    drawn = draw(shape, random, symmetric=False)
+    return gptq(drawn, is_second=True), drawn.weight
+
+
+def as_awq(shape: tuple[int, int], random: torch.Generator) -> Stored:
+    drawn = draw(shape, random, symmetric=False)
+    return awq(drawn), drawn.weight
 
 
 def in_blocks(name: str, dtype: torch.dtype) -> Any:
@@ -141,3 +151,69 @@ def test_auto_round_quantises_blocks_and_exceptions(changes: dict[str, Any], is_
     config |= {"block_name_to_quantize": "model.layers.0,model.layers.1"} | changes
     weights = write(tmp_path, config, as_gptq, is_stored)
     assert_has(load(tmp_path), weights)
+
+
+@pytest.mark.parametrize("keys", [("checkpoint_format", "format"), ("format",)], ids=str)
+def test_gptq_formats_by_any_key(keys: tuple[str, ...], tmp_path: Path) -> None:
+    """Zeros differ by one between the two formats, which no shape would tell."""
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False, **dict.fromkeys(keys, "gptq_v2")}
+    weights = write(tmp_path, config, as_second_gptq)
+    assert_has(load(tmp_path), weights)
+
+
+@pytest.mark.parametrize("blocks", [None, [["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]]], ids=str)
+def test_gptq_rules_by_pattern(blocks: Any, tmp_path: Path) -> None:
+    """GPTQModel: the head in 8 bits, some layers in other groups, with zeros or in act-order, others left out."""
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "lm_head": True}
+    config["dynamic"] = {
+        "lm_head": {"bits": 8, "group_size": 64},
+        r"+:.*\.0\.mlp\.down_proj": {"group_size": -1, "sym": False, "desc_act": True},
+        r"-:.*\.mlp\.experts\..*": {},
+        r"-:.*\.mlp\.gate$": {},
+    }
+    config["modules_in_block_to_quantize"] = blocks
+
+    def store(shape: tuple[int, int], random: torch.Generator) -> Stored:
+        own: dict[str, Any] = {}
+        if shape[0] == VOCAB:
+            own = {"bits": 8, "group": 64}
+        elif shape[1] == SIZE:
+            own = {"group": -1, "symmetric": False}
+        drawn = draw(shape, random, **own)
+        return gptq(drawn), drawn.weight
+
+    def is_stored(layer: str) -> bool:
+        is_included = blocks is None or layer.endswith(("q_proj", "k_proj", "v_proj", "0.mlp.down_proj"))
+        return layer == HEAD or (is_usual(layer) and ".experts." not in layer and is_included)
+
+    weights = write(tmp_path, config, store, is_stored)
+    assert_has(load(tmp_path), weights)
+
+
+def test_awq_of_gptqmodel(tmp_path: Path) -> None:
+    config = {"quant_method": "awq", "bits": 4, "group_size": 32, "checkpoint_format": "gemm", "zero_point": True}
+    config["dynamic"] = {r"-:.*\.experts\..*": {}, r"+:.*o_proj": {"group_size": 32}}
+    weights = write(tmp_path, config, as_awq, lambda layer: is_usual(layer) and ".experts." not in layer)
+    assert_has(load(tmp_path), weights)
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        {},
+        {"attention": {"targets": ["LlamaAttention"], "weights": None, "input_activations": INPUTS}},
+        {"attention": {"targets": [r"re:.*self_attn$"], "weights": None, "input_activations": INPUTS}},
+    ],
+    ids=["nothing", "class", "pattern"],
+)
+def test_a_cache_of_compressed_tensors_alone(groups: dict[str, Any], tmp_path: Path) -> None:
+    scheme = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False, "strategy": "tensor"}
+    config = compressed_tensors(kv_cache_scheme=scheme, config_groups=groups)
+    scales = {
+        f"model.layers.{index}.self_attn.{name}_scale": torch.tensor([3.0]) for index in range(2) for name in "kv"
+    }
+    weights = write(tmp_path, config, by_channel, lambda layer: False, more=scales)
+    model = load(tmp_path)
+    assert_has(model, weights)
+    found = [module.scales.given.tolist() for module in model.modules() if isinstance(module, Attention)]
+    assert found == [[3, 3], [3, 3]]

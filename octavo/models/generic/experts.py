@@ -1,5 +1,6 @@
 """Octavo's experts in the place of the library's, and the library's experts interface for the others."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,14 +12,19 @@ from transformers.integrations.moe import (
     grouped_mm_experts_forward,
 )
 
+from octavo.errors import UnsupportedModelError
 from octavo.layers.experts import Experts
 from octavo.layers.moe import Router
 from octavo.models.generic.behaviour import gate_of_activation
 from octavo.models.generic.lazy import as_rows, value_of
 from octavo.parallel import TensorParallel
 from octavo.platforms import runtime_of
+from octavo.quantization.grouped_weight import Layout
 from octavo.records.experts import ExpertSpec, StackedExperts
 
+FIRST_DOWN_LAYER = "0.down_proj"
+_DOWN_LAYERS = (FIRST_DOWN_LAYER, "0.w2", "down_proj")
+"""What checkpoints call the second layer of the first expert, or of all experts."""
 EXPERTS = "octavo"
 """The name under which the library's interface knows the functions for its own experts."""
 
@@ -31,15 +37,37 @@ class TokenExperts(Experts):
         name: the module's own name, without those around it.
         gate: name of the gated activation in kernels.
         deterministic: whether a token's bits must not depend on the other tokens.
+        layout: how the checkpoint stores the experts' layers if they are quantised, which is rejected.
     """
 
     def __init__(
-        self, module: nn.Module, name: str, gate: str, tensor_parallel: TensorParallel, *, deterministic: bool
+        self,
+        module: nn.Module,
+        name: str,
+        gate: str,
+        tensor_parallel: TensorParallel,
+        *,
+        deterministic: bool,
+        layout: Layout | None = None,
     ) -> None:
         num_experts, hidden_size, size = module.get_parameter("down_proj").shape
         storage = StackedExperts(f"{name}.gate_up_proj", f"{name}.down_proj")
         sizes = num_experts, hidden_size, size
         super().__init__(*sizes, ExpertSpec(gate), storage, tensor_parallel, deterministic=deterministic)
+        self._layout = layout
+
+    def fit(self, path: str, has: Callable[[str], bool]) -> None:
+        """See :meth:`Experts.fit`.
+
+        Raises:
+            UnsupportedModelError: the checkpoint's experts are quantised.
+        """
+        if self._layout is not None and any(self._layout.is_found(f"{path}.{name}", has) for name in _DOWN_LAYERS):
+            raise UnsupportedModelError(
+                f"The checkpoint's {path} are quantised ({self._layout.name}), which is not supported for models that "
+                "the transformers library implements."
+            )
+        super().fit(path, has)
 
     def forward(self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         """See :meth:`Experts.forward`; the library's routers score in any type."""

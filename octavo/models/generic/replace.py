@@ -20,7 +20,7 @@ from octavo.models.generic.behaviour import (
     routing_of,
 )
 from octavo.models.generic.division import Division
-from octavo.models.generic.experts import TokenExperts, TokenRouter, gate_of_experts
+from octavo.models.generic.experts import FIRST_DOWN_LAYER, TokenExperts, TokenRouter, gate_of_experts
 from octavo.models.generic.linears import SharedGemm, SharedLinear, TokenActivation, TokenLinear, TokenMLP
 from octavo.models.generic.residual import join_additions
 from octavo.models.generic.trace import Trace
@@ -92,7 +92,10 @@ def replace_layers(base: nn.Module, build: Build, traced: Trace, division: Divis
         gate = gate_of_experts(module)
         if gate is not None:
             name, deterministic = path.rpartition(".")[2], build.quantization.plain.deterministic
-            experts = TokenExperts(module, name, gate, division.tensor_parallel, deterministic=deterministic)
+            layout = build.layout(f"{build.prefix}{path}.{FIRST_DOWN_LAYER}")
+            experts = TokenExperts(
+                module, name, gate, division.tensor_parallel, deterministic=deterministic, layout=layout
+            )
             _put(base, path, experts)
     sections = _interleaved_sections(traced)
     for paths in traced.shared_inputs:

@@ -1,5 +1,6 @@
 """Models of the transformers library with Octavo's layers in them: what is replaced, how weights are found."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 import transformers
 from library_models import LLAMA, MIXTRAL, QWEN3, build_on_meta, config_of
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from octavo.errors import ConfigError, UnsupportedModelError, WeightsError
 from octavo.hub import ModelConfig, ModelSource
@@ -22,7 +23,8 @@ from octavo.models.loading.safetensors_files import SafetensorsCheckpoint
 from octavo.models.registry import build_model
 from octavo.parallel import TensorParallel
 from octavo.planning.memory import model_size
-from octavo.quantization.config import Unquantized
+from octavo.quantization.config import SchemeOptions, Unquantized
+from octavo.quantization.resolve import stored_quantization
 from octavo.quantization.scheme import PlainScheme
 from octavo.records import Full, SlidingWindow
 
@@ -107,6 +109,22 @@ def test_experts_each_by_itself_and_stacked(layout: str, rank_and_size: tuple[in
     own = [half.chunk(size, 1)[rank] for half in wanted.gate_up_proj.data.chunk(2, 1)]
     torch.testing.assert_close(experts.gate_up_proj.data, torch.cat(own, 1), rtol=0, atol=0)
     torch.testing.assert_close(experts.down_proj.data, wanted.down_proj.data.chunk(size, 2)[rank], rtol=0, atol=0)
+
+
+def test_quantised_experts_are_rejected_by_name(tmp_path: Path) -> None:
+    """Those that were left as they are load, whatever the configuration says of them."""
+    config = config_of(transformers.Qwen3MoeConfig, "Qwen3MoeForCausalLM", num_experts=8, moe_intermediate_size=32)
+    config = replace(config, quantization={"quant_method": "fp8", "ignored_layers": ["self_attn"]})
+    _reference(config).save_pretrained(tmp_path)
+    tensors, source = load_file(tmp_path / "model.safetensors"), ModelSource("folder", tmp_path, "tiny")
+    with torch.device("meta"):
+        model = build_model(config, Build(stored_quantization(config, SchemeOptions())), 64)
+    check_weights(model, source, config)
+    for name in [name for name in tensors if ".experts." in name]:
+        tensors[name] = tensors[name].to(torch.float8_e4m3fn)
+        tensors[f"{name}_scale"] = torch.ones(())
+    with pytest.raises(UnsupportedModelError, match=r"model.layers.0.mlp.experts are quantised \(float8\)"):
+        check_weights(model, _write(tensors, tmp_path), config)
 
 
 def test_weights_that_are_missing_or_unknown_are_named(tmp_path: Path) -> None:
