@@ -31,16 +31,20 @@ class ModuleNames:
 
     Attributes:
         plain: names without wildcards.
+        starts: what stands before the only wildcard of a name, at its end.
         patterns: the others.
     """
 
     plain: frozenset[str] = frozenset()
+    starts: tuple[str, ...] = ()
     patterns: tuple[re.Pattern[str], ...] = ()
 
     def match(self, name: str, /) -> bool:
         """See :class:`Matcher`."""
         is_named = bool(self.plain) and any(module in self.plain for module in _spans(name))
-        return is_named or any(pattern.match(name) for pattern in self.patterns)
+        if is_named or (self.starts and any(end.startswith(self.starts) for end in _ends(name))):
+            return True
+        return any(pattern.match(name) for pattern in self.patterns)
 
 
 def module_names(names: Iterable[str]) -> ModuleNames:
@@ -49,13 +53,16 @@ def module_names(names: Iterable[str]) -> ModuleNames:
     Raises:
         UnsupportedModelError: one is no such pattern.
     """
-    plain, patterns = [], []
+    plain, starts, patterns = [], [], []
     for name in names:
-        if name.startswith(_REGEX) or not _WILDCARDS.isdisjoint(name) or len(name) > _MAX_PATTERN:
+        start = name.removesuffix("*")
+        if name.startswith(_REGEX) or not _WILDCARDS.isdisjoint(start) or len(name) > _MAX_PATTERN:
             patterns.append(compile_name(name))
+        elif start != name:
+            starts.append(start)
         else:
             plain.append(name)
-    return ModuleNames(frozenset(plain), tuple(patterns))
+    return ModuleNames(frozenset(plain), tuple(starts), tuple(patterns))
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
@@ -101,6 +108,13 @@ def names_in(raw: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
             raise invalid(key, names, "a list of names")
         found += names
     return tuple(found)
+
+
+def _ends(name: str) -> Iterator[str]:
+    """A name, and what is behind each of its dots."""
+    while name:
+        yield name
+        name = name.partition(".")[2]
 
 
 def _spans(name: str) -> Iterator[str]:

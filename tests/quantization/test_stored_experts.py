@@ -13,10 +13,13 @@ from integer_checkpoints import awq, compressed, draw, gptq
 
 from octavo.hub.families.sparse import SparseFields
 from octavo.layers.build import Build
+from octavo.layers.experts import Experts
 from octavo.layers.weights import collect_slots
 from octavo.models.registry import build_model
 from octavo.quantization.config import SchemeOptions
+from octavo.quantization.modelopt import parse_modelopt
 from octavo.quantization.resolve import parsed_quantization
+from octavo.records.experts import ExpertSpec, StackedParts
 
 sys.path.append(str(Path(__file__).parents[1] / "execution"))
 
@@ -123,3 +126,44 @@ def test_excluded_experts_are_values() -> None:
     slots = collect_slots(build_model(tiny_config("Qwen3MoeForCausalLM", ("full_attention",), None), build, MAX_LEN))
     assert f"{MODULE}.0.gate_proj.weight" in slots and f"{MODULE}.0.gate_proj.qweight" not in slots
     assert "model.layers.0.self_attn.o_proj.qweight" in slots
+
+
+@pytest.mark.parametrize("form", ["stacked", "stacked, one factor", "each"])
+def test_nvfp4_of_step35(form: str) -> None:
+    """Step 3.5's experts come in stacks of each layer's, or one by one; some have bounded gates."""
+    random = torch.Generator().manual_seed(0)
+    num_experts, hidden, size = 3, 64, 32
+    config = parse_modelopt({"quant_algo": "NVFP4"}, SchemeOptions())
+    storage = StackedParts("gate_proj", "up_proj", "down_proj")
+    spec = ExpertSpec("swiglu_step", limit=7.0)
+    experts = Experts(num_experts, hidden, size, spec, storage, Build().tensor_parallel, layouts=config.layout)
+    tensors: dict[str, torch.Tensor] = {}
+    weights: dict[str, list[torch.Tensor]] = {}
+    for name, shape in (("gate_proj", (size, hidden)), ("up_proj", (size, hidden)), ("down_proj", (hidden, size))):
+        drawn = [draw_float4(shape, random, "nvfp4") for _ in range(num_experts)]
+        if form == "stacked, one factor":
+            drawn = [each._replace(factor=drawn[0].factor) for each in drawn]
+        weights[name] = [each.weight for each in drawn]
+        own = [modelopt(each) for each in drawn]
+        for leaf in ("weight", "weight_scale", "weight_scale_2"):
+            if form == "each":
+                tensors |= {f"moe.experts.{index}.{name}.{leaf}": each[leaf] for index, each in enumerate(own)}
+            else:
+                tensors[f"moe.{name}.{leaf}"] = torch.stack([each[leaf] for each in own])
+        if form == "stacked, one factor":
+            tensors[f"moe.{name}.weight_scale_2"] = drawn[0].factor
+    experts.fit("moe.experts", tensors.__contains__)
+    slots = dict(experts.weight_slots("moe.experts"))
+    assert slots.keys() == tensors.keys()
+    for name, slot in slots.items():
+        assert slot.takes(tensors[name].dtype) and slot.accepts(tuple(tensors[name].shape))
+        slot.fill(tensors[name])
+    gates, ups = experts.gate_up_proj.chunk(2, 1)
+    for name, found in (("gate_proj", gates), ("up_proj", ups), ("down_proj", experts.down_proj)):
+        torch.testing.assert_close(found.data, torch.stack(weights[name]))
+    experts.finish_weights()
+    x = torch.randn(5, hidden, generator=random)
+    y = experts(x, torch.zeros(5, 1, dtype=torch.int64), torch.ones(5, 1))
+    gate, up, down = (weights[name][0] for name in ("gate_proj", "up_proj", "down_proj"))
+    bounded = torch.nn.functional.silu(x @ gate.T).clamp(max=7) * (x @ up.T).clamp(-7, 7)
+    torch.testing.assert_close(y, bounded @ down.T, rtol=1e-3, atol=1e-3)
