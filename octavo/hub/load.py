@@ -21,6 +21,7 @@ from octavo.hub.model_config import ModelConfig
 from octavo.hub.pooling_config import with_pooling
 from octavo.hub.purpose import as_generative_config
 from octavo.hub.source import ModelSource, find_files, resolve
+from octavo.hub.stored_layers import stored_layers
 from octavo.tokenization.gguf_file import GGUFFile
 
 _MODELOPT, _LAYERS = "hf_quant_config.json", "quantized_layers"
@@ -42,7 +43,7 @@ def find_model(settings: EngineConfig) -> tuple[ModelSource, ModelConfig]:
 def load_model_config(
     source: ModelSource, overrides: dict[str, Any] | None = None, model_impl: ModelImpl = "auto"
 ) -> ModelConfig:
-    """The model's shape. Reads no weights.
+    """The model's shape. Reads no weights, but the names of those in quantised checkpoints.
 
     Args:
         overrides: values that replace those of config.json.
@@ -55,6 +56,8 @@ def load_model_config(
     raw = with_sidecar(read_json(source.path / "config.json"), source.path)
     raw = _apply_overrides(raw, overrides or {})
     config = parse_config(as_generative_config(raw), model_impl)
+    if config.quantization:
+        config = dataclasses.replace(config, stored=stored_layers(source.path))
     more = token_ids(load_generation_config(source).get("eos_token_id"), config.vocab_size)
     return dataclasses.replace(config, eos_token_ids=tuple(dict.fromkeys((*config.eos_token_ids, *more))))
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
+from octavo.hub.stored_layers import StoredLayers
 from octavo.records import PoolingSpec
 
 Own = TypeVar("Own")
@@ -56,6 +57,7 @@ class ModelConfig:
         eos_token_ids: as config.json and generation_config.json say, without duplicates.
         own: the family's own record; see :meth:`own_as`.
         quantization: how the checkpoint's weights are quantised, with Hugging Face's names; empty if they are not.
+        stored: which layers the checkpoint's files have quantised; nothing if :attr:`quantization` is empty.
         raw: the whole config as a dictionary with Hugging Face's names.
         parts: configurations of a multimodal model's other parts by their keys in ``raw``, such as ``vision_config``.
         is_encoder: whether attention is bidirectional, so that nothing is cached.
@@ -82,6 +84,7 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
     own: object = None
     quantization: dict[str, Any] = field(default_factory=dict)
+    stored: StoredLayers = field(repr=False, default_factory=StoredLayers)
     raw: dict[str, Any] = field(repr=False, default_factory=dict)
     parts: dict[str, dict[str, Any]] = field(repr=False, default_factory=dict)
     is_encoder: bool = False

@@ -15,6 +15,7 @@ from octavo.hub.config_values import quote
 from octavo.hub.model_config import ModelConfig
 from octavo.quantization.blocks import MADE_AT_LOAD
 from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
+from octavo.quantization.found_layers import FoundLayers
 
 ROUNDED: dict[str, str] = {
     "fp8": "octavo.quantization.float8_config:round_to_float8",
@@ -39,6 +40,10 @@ METHODS: dict[str, str] = {
     "torchao": "octavo.quantization.torchao:parse_torchao",
 }
 """``quant_method`` of checkpoints → parser of their ``quantization_config``, as ``module:function``."""
+
+
+_WITHOUT_NAMES = ("gguf", "mxfp4")
+"""Methods whose configurations say of every layer how it is stored."""
 
 
 def resolve_quantization(
@@ -109,7 +114,8 @@ def stored_quantization(config: ModelConfig, options: SchemeOptions) -> Quantiza
             f"The checkpoint holds quantised weights ({quote(named)}), which are not supported; supported are "
             f"{', '.join(METHODS)}."
         )
-    return parsed_quantization(method, config.quantization, options)
+    declared = parsed_quantization(method, config.quantization, options)
+    return declared if method in _WITHOUT_NAMES else FoundLayers(options.plain, declared, config.stored)
 
 
 def rounded_quantization(name: str, options: SchemeOptions) -> QuantizationConfig:

@@ -16,6 +16,7 @@ from octavo.errors import ConfigError, WeightsError
 from octavo.kernels.scaled import quantize_rows
 from octavo.layers.linear import Linear
 from octavo.quantization.float8 import Float8Scheme
+from octavo.quantization.scheme import PlainScheme
 
 PROMPTS = [[1, 5, 9, 33, 70, 2], [8] * 11, [100]]
 GREEDY = SamplingParams(temperature=0, max_tokens=12, logprobs=3, ignore_eos=True)
@@ -170,7 +171,12 @@ def test_parts_of_one_layer_may_be_stored_apart(folder: Path, tmp_path: Path) ->
 def test_weights_and_configuration_must_agree(folder: Path, tmp_path: Path) -> None:
     everything = compressed_tensors()
     write_float8(folder, tmp_path, everything, per_tensor=False, is_quantised=lambda layer: "layers.0" in layer)
-    with pytest.raises(WeightsError, match=r"missing: model\.layers\.1.*weight_scale.*quantised in another way"):
+    plain = {
+        name for name, scheme in _schemes(LLM(str(tmp_path), **SETTINGS)).items() if isinstance(scheme, PlainScheme)
+    }
+    assert {name.partition(".self")[0].partition(".mlp")[0] for name in plain} == {"model.layers.1", "lm_head"}
+    write_float8(folder, tmp_path, everything, per_tensor=False, is_quantised=lambda layer: False)
+    with pytest.raises(WeightsError, match=r"missing: model\.layers\.0.*weight_scale.*quantised in another way"):
         LLM(str(tmp_path), **SETTINGS)
 
 

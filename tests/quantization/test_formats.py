@@ -44,7 +44,7 @@ class Format(NamedTuple):
         config: ``quantization_config`` that leaves some layers as they are, by name or as :attr:`pattern` says.
         store: makes a layer's tensors.
         pattern: the format's regular expression for a pattern; None if it has none.
-        has_head, has_embedding: whether writers quantise these if they are not told to leave them.
+        has_embedding: whether the embedding may be quantised, too.
         tolerance: relative, of a device that packs values.
         packs_float8: whether a device packs the format that multiplies float8.
     """
@@ -52,7 +52,6 @@ class Format(NamedTuple):
     config: Callable[[list[str]], dict[str, Any]]
     store: Store
     pattern: str | None = "re:{}"
-    has_head: bool = True
     has_embedding: bool = True
     tolerance: float = 1e-3
     packs_float8: bool = False
@@ -180,18 +179,16 @@ def in_bitsandbytes(**own: Any) -> Callable[[list[str]], dict[str, Any]]:
 
 TWICE = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
 FORMATS: dict[str, Format] = {
-    "fp8": Format(plain(quant_method="fp8", ignored_layers=...), float8_layer, has_head=False, has_embedding=False),
+    "fp8": Format(plain(quant_method="fp8", ignored_layers=...), float8_layer, has_embedding=False),
     "fp8 in blocks": Format(
         plain(**FP8, modules_to_not_convert=...),
         by_blocks("weight_scale_inv"),
-        has_head=False,
         has_embedding=False,
         packs_float8=True,
     ),
     "fbgemm": Format(
         plain(quant_method="fbgemm_fp8", activation_scale_ub=1200.0, modules_to_not_convert=...),
         fbgemm,
-        has_head=False,
         has_embedding=False,
     ),
     "compressed-tensors fp8": Format(in_compressed_tensors("float-quantized", {"strategy": "channel"}, {}), by_channel),
@@ -249,7 +246,6 @@ FORMATS: dict[str, Format] = {
         plain(quant_method="awq", bits=4, group_size=32, version="gemm", modules_to_not_convert=...),
         by_integers(awq, symmetric=False),
         None,
-        has_head=False,
         has_embedding=False,
     ),
     "auto-round gptq": Format(in_auto_round("auto_round:auto_gptq"), by_integers(gptq), "{}"),
@@ -291,9 +287,9 @@ FORMATS: dict[str, Format] = {
 @pytest.mark.parametrize("name", FORMATS)
 def test_all_layers(name: str, is_packed: bool, tmp_path: Path) -> None:
     """Also those that writers usually leave as they are: routers, and head and embedding where they may be."""
-    config, store, _, has_head, has_embedding, tolerance, packs_float8 = FORMATS[name]
-    more = {ROUTER} | ({HEAD} if has_head else set()) | ({EMBEDDING} if has_embedding else set())
-    weights = write(tmp_path, config([] if has_head else [HEAD]), store, lambda layer: is_usual(layer) or layer in more)
+    config, store, _, has_embedding, tolerance, packs_float8 = FORMATS[name]
+    more = {ROUTER, HEAD} | ({EMBEDDING} if has_embedding else set())
+    weights = write(tmp_path, config([]), store, lambda layer: is_usual(layer) or layer in more)
     model = load(tmp_path, has_groups=is_packed, has_float8=is_packed and packs_float8)
     assert_has(model, weights, tolerance=tolerance if is_packed else 1e-3)
 
@@ -302,21 +298,32 @@ def test_all_layers(name: str, is_packed: bool, tmp_path: Path) -> None:
 def test_ignored_layers(name: str, tmp_path: Path) -> None:
     """Some parts of a fused layer, and a layer of all experts: by name, or by a pattern where the format has those."""
     config, store, pattern, *_ = FORMATS[name]
-    experts = [f"model.layers.1.mlp.experts.{index}.down_proj" for index in range(8)]
-    if pattern is not None:
-        experts = [pattern.format(r".*\.experts\.\d+\.down_proj$")]
-
-    def is_stored(layer: str) -> bool:
-        return is_usual(layer) and layer != QUERIES and not (".experts." in layer and layer.endswith("down_proj"))
-
-    weights = write(tmp_path, config([HEAD, QUERIES, *experts]), store, is_stored)
+    weights = write(tmp_path, config([HEAD, QUERIES, *_down_layers(pattern)]), store, _is_kept)
     assert_has(load(tmp_path), weights)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_layers_that_are_not_listed(name: str, tmp_path: Path) -> None:
+    """The same layers are left as they were, and the head is not, though the configuration says nothing of them."""
+    config, store, *_ = FORMATS[name]
+    weights = write(tmp_path, config([]), store, lambda layer: layer == HEAD or _is_kept(layer))
+    assert_has(load(tmp_path), weights)
+
+
+def _down_layers(pattern: str | None) -> list[str]:
+    experts = [f"model.layers.1.mlp.experts.{index}.down_proj" for index in range(8)]
+    return experts if pattern is None else [pattern.format(r".*\.experts\.\d+\.down_proj$")]
+
+
+def _is_kept(layer: str) -> bool:
+    """Whether a layer is quantised but for those that some tests leave as they are."""
+    return is_usual(layer) and layer != QUERIES and not (".experts." in layer and layer.endswith("down_proj"))
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_tied_heads(name: str, tmp_path: Path) -> None:
     """The head is the embedding, quantised where the format has that; the configuration may say what it wants."""
-    config, store, _, _, has_embedding, *_ = FORMATS[name]
+    config, store, _, has_embedding, *_ = FORMATS[name]
     more = {EMBEDDING} if has_embedding else set()
     weights = write(tmp_path, config([]), store, lambda layer: is_usual(layer) or layer in more, is_tied=True)
     assert_has(load(tmp_path), weights)

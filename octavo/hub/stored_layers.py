@@ -1,0 +1,68 @@
+"""Which layers of a checkpoint are quantised, by the names of their tensors.
+
+Configurations of quantised checkpoints need not list the layers that were left as they are, and say little of heads.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from octavo.errors import UnsupportedModelError
+from octavo.hub.json_file import read_json
+
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_LENGTH_BYTES, _MAX_HEADER_BYTES = 8, 100_000_000
+_WEIGHT, _BIAS = ".weight", ".bias"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLayers:
+    """Layers by their names in the checkpoint.
+
+    Attributes:
+        unquantized: layers that have a weight, and nothing else but a bias.
+        quantized_ends: layers with other tensors that are in none of the numbered layers: head and embedding.
+    """
+
+    unquantized: frozenset[str] = frozenset()
+    quantized_ends: frozenset[str] = frozenset()
+
+
+def stored_layers(folder: Path) -> StoredLayers:
+    """The layers in a folder.
+
+    None if no layer is quantised, or there are no files, or they cannot be read: loading says what is wrong then.
+    """
+    weights, others = set(), set()
+    for name in _tensor_names(folder):
+        if name.endswith(_WEIGHT):
+            weights.add(name.removesuffix(_WEIGHT))
+        elif not name.endswith(_BIAS):
+            layer, inner, _ = name.partition(f"{_WEIGHT}.")  # such as "weight.absmax"
+            others.add(layer if inner else name.rpartition(".")[0])
+    ends = frozenset(layer for layer in others if not any(part.isdigit() for part in layer.split(".")))
+    return StoredLayers(frozenset(weights - others), ends) if others else StoredLayers()
+
+
+def _tensor_names(folder: Path) -> Iterable[str]:
+    if not (folder / _SINGLE).is_file() and (folder / _INDEX).is_file():
+        try:
+            found = read_json(folder / _INDEX).get("weight_map")
+        except UnsupportedModelError:
+            return ()
+        return found if isinstance(found, dict) else ()
+    single = [folder / _SINGLE] if (folder / _SINGLE).is_file() else sorted(folder.glob("*.safetensors"))
+    return [name for path in single for name in _header(path)]
+
+
+def _header(path: Path) -> dict[str, Any]:
+    """See :mod:`octavo.models.loading.safetensors_header`, which says what is wrong with a header."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            header = json.loads(file.read(length)) if length <= _MAX_HEADER_BYTES else None
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return header if isinstance(header, dict) else {}
