@@ -112,13 +112,12 @@ def _float8_layout(weights: Mapping[str, Any], inputs: Any, stored: Any) -> Floa
 
 def _float4_layout(weights: Mapping[str, Any], inputs: Any, stored: Any) -> Float4Layout | None:
     """The layout of 4-bit floats. Activations are not rounded, whether they are meant to be or not."""
-    is_meant = inputs is None or _has(inputs, _FLOAT4)
+    is_meant = inputs is None or _has(inputs, _FLOAT4) or _has(inputs, _FLOAT8)
     shared = weights.get("strategy"), weights.get("group_size")
     if not is_meant or not _has(weights, _FLOAT4):
         return None
     if stored == "nvfp4-pack-quantized" and shared == ("tensor_group", NVFP4_GROUP):
-        scales = () if inputs is None else ("input_global_scale",)
-        return Float4Layout("nvfp4", "weight_packed", "weight_global_scale", is_inverse=True, unused=scales)
+        return Float4Layout("nvfp4", "weight_packed", "weight_global_scale", is_inverse=True)
     if stored == "mxfp4-pack-quantized" and shared == ("group", MX_GROUP):
         return Float4Layout("mxfp4", "weight_packed")
     return None

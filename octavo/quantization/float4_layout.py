@@ -26,14 +26,12 @@ class Float4Layout(Layout):
         weight_name: the name of the tensor of values.
         factor_name: that of NVFP4's factor.
         is_inverse: whether scales are divided by the factor.
-        unused: names of scales of activations, which are in the checkpoint but not used.
     """
 
     kind: Literal["nvfp4", "mxfp4"]
     weight_name: str = "weight"
     factor_name: str = "weight_scale_2"
     is_inverse: bool = False
-    unused: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -50,11 +48,10 @@ class Float4Layout(Layout):
 
     def tensors(self, shape: tuple[int, int]) -> dict[str, StoredTensor]:
         num_outputs, num_inputs = shape
-        single = StoredTensor(((), (1,), (1, 1)), FLOATS[::-1])
         is_nvfp4 = self.kind == "nvfp4"
         scales = StoredTensor(((num_outputs, -(-num_inputs // self.group)),), (FLOAT8 if is_nvfp4 else torch.uint8,))
         found = {self.weight_name: StoredTensor(((num_outputs, -(-num_inputs // 2)),), (torch.uint8,)), _SCALES: scales}
-        return found | ({self.factor_name: single} if is_nvfp4 else {}) | dict.fromkeys(self.unused, single)
+        return found | ({self.factor_name: StoredTensor(((), (1,), (1, 1)), FLOATS[::-1])} if is_nvfp4 else {})
 
     def read(self, tensors: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> GroupedWeight:
         values = unpack(tensors[self.weight_name][None, :, None], torch.float32)[0, :, : shape[1]]

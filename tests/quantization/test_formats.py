@@ -232,6 +232,10 @@ FORMATS: dict[str, Format] = {
         in_compressed_tensors("mxfp4-pack-quantized", float4_weights("mxfp4"), None),
         by_float4("mxfp4", "compressed-tensors"),
     ),
+    "compressed-tensors w4a8 mxfp4": Format(
+        in_compressed_tensors("mxfp4-pack-quantized", float4_weights("mxfp4"), {"strategy": "group", "group_size": 32}),
+        by_float4("mxfp4", "compressed-tensors"),
+    ),
     "compressed-tensors mxfp8": Format(
         in_compressed_tensors("mxfp8-quantized", MXFP8_WEIGHTS, MXFP8_WEIGHTS), mxfp8, packs_float8=True
     ),

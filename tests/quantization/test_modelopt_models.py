@@ -103,9 +103,10 @@ def test_layers_have_algorithms_of_their_own(place: str, folder: Path, tmp_path:
 
 
 @pytest.mark.parametrize("has_inputs", [False, True], ids=["weights", "activations"])
+@pytest.mark.parametrize("has_scales", [False, True], ids=["without their scale", "with their scale"])
 @pytest.mark.parametrize("kind", ["nvfp4", "mxfp4"])
 def test_float4_of_compressed_tensors(
-    kind: Literal["nvfp4", "mxfp4"], has_inputs: bool, folder: Path, tmp_path: Path
+    kind: Literal["nvfp4", "mxfp4"], has_scales: bool, has_inputs: bool, folder: Path, tmp_path: Path
 ) -> None:
     random = torch.Generator().manual_seed(0)
     own = float4_weights(kind)
@@ -116,7 +117,7 @@ def test_float4_of_compressed_tensors(
         if layer == "lm_head":
             return None
         drawn = draw_float4(shape, random, kind)
-        return compressed_float4(drawn, has_inputs=has_inputs), drawn.weight
+        return compressed_float4(drawn, has_inputs=has_scales), drawn.weight
 
     weights = write_layers(folder, tmp_path, config, store)
     assert_computes(tmp_path, folder, weights)

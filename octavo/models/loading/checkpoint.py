@@ -20,6 +20,7 @@ _IGNORED_SUFFIXES = (
 # bitsandbytes a number for the order of INT8 weights, of which one is left.
 _UNUSED_SCALES = (
     *(".input_scale", ".activation_scale", "_proj_input_scale", ".input_scale_2", ".input_scale_ub"),
+    ".input_global_scale",
     *(".input_zero_point", ".weight_zero_point", "._weight_zero_point", ".g_idx", ".weight_format"),
     *(".q_scale", ".k_scale", ".v_scale", ".q_zero_point", ".k_zero_point", ".v_zero_point"),
     *("q_proj.output_scale", "k_proj.output_scale", "v_proj.output_scale", ".prob_output_scale", ".prob_scale"),
