@@ -25,7 +25,12 @@ from octavo.hub.stored_layers import stored_layers
 from octavo.tokenization.gguf_file import GGUFFile
 
 _MODELOPT, _LAYERS = "hf_quant_config.json", "quantized_layers"
-_SIDECARS = {"quantize_config.json": "gptq", "quant_config.json": "awq", _MODELOPT: "modelopt"}
+_SIDECARS = {
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+    "quantization_config.json": "auto-round",
+    _MODELOPT: "modelopt",
+}
 """Names of the files → the ``quant_method`` of those that name none."""
 _CONFIG = "quantization_config"
 _KEYS = (_CONFIG, "compression_config")

@@ -33,6 +33,7 @@ def _quantization(folder: Path, files: dict[str, str], overrides: dict[str, Any]
         ("quantize_config.json", '{"bits": 4}', "gptq"),
         ("quantize_config.json", '{"bits": 4, "quant_method": "awq"}', "awq"),
         ("quant_config.json", '{"w_bit": 4}', "awq"),
+        ("quantization_config.json", '{"bits": 4, "group_size": 128}', "auto-round"),
         ("hf_quant_config.json", '{"producer": {"name": "modelopt"}, "quantization": {}}', "modelopt"),
     ],
 )

@@ -21,12 +21,12 @@ from test_torchao_models import config as torchao
 
 from octavo.config.values import QUANTIZATION_ALIASES
 from octavo.layers.build import Build
-from octavo.layers.linear import Linear
+from octavo.layers.linear import Linear, PartedLinear
 from octavo.layers.weights import finish
 from octavo.parallel import Section, TensorParallel
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.resolve import parsed_quantization
-from octavo.quantization.slot import SplitPairs
+from octavo.quantization.slot import SplitPairs, WeightSlot
 
 QUERIES = "model.layers.0.self_attn.q_proj"
 INT8_INPUTS = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": True, "strategy": "token"}
@@ -337,25 +337,49 @@ def test_tied_heads(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_rows_of_interleaved_pairs(name: str, is_packed: bool) -> None:
     """Llama 4's queries and keys, whose rows are reordered with their scales, on one of two devices as well."""
+    sections = {"q_proj": Section(64, 16, 16), "k_proj": Section(32, 16, 12)}
+    for parallel in (TensorParallel(0, 1), TensorParallel(1, 2)):
+        layer = _build(name, is_packed, parallel).linear("qkv_proj", 64, sections, split="column")
+        random, weights = torch.Generator().manual_seed(0), []
+        slots = list(layer.weight_slots("qkv_proj"))
+        for part, section in sections.items():
+            tensors, weight = FORMATS[name].store((section.size, 64), random)
+            weights.append(SplitPairs(16, section.interleaved)(weight).chunk(parallel.size)[parallel.rank])
+            _fill(slots, part, tensors)
+        _hold(layer, torch.cat(weights), FORMATS[name].tolerance)
+
+
+@pytest.mark.parametrize("is_packed", [False, True], ids=["expanded", "packed"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_one_tensor_fills_several_parts(name: str, is_packed: bool) -> None:
+    """Layers that checkpoints have as one, of which each device has some outputs of every part."""
+    tensors, weight = FORMATS[name].store((128, 64), torch.Generator().manual_seed(0))
+    sections = [Section(64, 16), Section(32, 16), Section(32, 16)]
+    for parallel in (TensorParallel(0, 1), TensorParallel(1, 2)):
+        layer = _build(name, is_packed, parallel).linear("in_proj", 64, sections, split="column")
+        _fill(list(layer.weight_slots("in_proj")), "in_proj", tensors)
+        own = [part.chunk(parallel.size)[parallel.rank] for part in weight.split((64, 32, 32))]
+        _hold(layer, torch.cat(own), FORMATS[name].tolerance)
+
+
+def _build(name: str, is_packed: bool, parallel: TensorParallel) -> Build:
     raw = FORMATS[name].config([HEAD])
     method = QUANTIZATION_ALIASES.get(raw["quant_method"], raw["quant_method"])
     options = SchemeOptions(has_groups=is_packed, has_float8=is_packed and FORMATS[name].packs_float8)
-    sections = {"q_proj": Section(64, 16, 16), "k_proj": Section(32, 16, 12)}
-    for parallel in (TensorParallel(0, 1), TensorParallel(1, 2)):
-        build = Build(parsed_quantization(method, raw, options), tensor_parallel=parallel)
-        layer = build.linear("qkv_proj", 64, sections, split="column")
-        random, slots, expected = torch.Generator().manual_seed(0), list(layer.weight_slots("qkv_proj")), []
-        for part, section in sections.items():
-            tensors, weight = FORMATS[name].store((section.size, 64), random)
-            expected.append(SplitPairs(16, section.interleaved)(weight).chunk(parallel.size)[parallel.rank])
-            for leaf, slot in slots:
-                if leaf.startswith(part):
-                    slot.fill(tensors[leaf.removeprefix(f"{part}.")].contiguous())
-        finish(layer)
-        units = torch.eye(64)
-        found = (layer.multiply(units) if isinstance(layer, Linear) else layer(units)).T
-        size = float(torch.cat(expected).abs().max())
-        torch.testing.assert_close(found, torch.cat(expected), rtol=0, atol=FORMATS[name].tolerance * size)
+    return Build(parsed_quantization(method, raw, options), tensor_parallel=parallel)
+
+
+def _fill(slots: list[tuple[str, WeightSlot]], layer: str, tensors: dict[str, torch.Tensor]) -> None:
+    for name, slot in slots:
+        if name.startswith(f"{layer}."):
+            slot.fill(tensors[name.removeprefix(f"{layer}.")].contiguous())
+
+
+def _hold(layer: Linear | PartedLinear, expected: torch.Tensor, tolerance: float) -> None:
+    finish(layer)
+    units = torch.eye(layer.in_features)
+    found = (layer.multiply(units) if isinstance(layer, Linear) else layer(units)).T
+    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * float(expected.abs().max()))
 
 
 def test_embeddings_have_groups_of_their_own(tmp_path: Path) -> None:
