@@ -50,6 +50,13 @@ QUANTIZATION_ALIASES = {
     "mxfp8": "modelopt",
 }
 """vLLM's other names of methods, in the setting and in checkpoints; kernels are chosen by the weights here."""
+MODELOPT_ALGORITHMS = {
+    "modelopt_fp4": ("NVFP4", "W4A16_NVFP4"),
+    "modelopt_mixed": ("MIXED_PRECISION",),
+    "modelopt_mxfp8": ("MXFP8",),
+    "mxfp8": ("MXFP8",),
+}
+"""vLLM's names of ModelOpt's methods, as settings → ``quant_algo`` of checkpoints."""
 SHARED_KERNELS = {"moe_wna16": ("awq", "gptq")}
 """vLLM's names of kernels → the methods whose checkpoints they take; as settings they only confirm the checkpoint's."""
 MoeBackend = Literal[

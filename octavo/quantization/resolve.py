@@ -9,7 +9,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from octavo.config import EngineConfig
-from octavo.config.values import QUANTIZATION_ALIASES, SHARED_KERNELS
+from octavo.config.values import MODELOPT_ALGORITHMS, QUANTIZATION_ALIASES, SHARED_KERNELS
 from octavo.errors import ConfigError, UnsupportedModelError
 from octavo.hub.config_values import quote
 from octavo.hub.model_config import ModelConfig
@@ -96,7 +96,19 @@ def resolve_quantization(
     method = QUANTIZATION_ALIASES.get(method, method)
     if method not in SHARED_KERNELS.get(wanted, (wanted,)):
         raise ConfigError(f"quantization is {named!r}, but the checkpoint is quantised by {method!r}; leave it out.")
+    _check_algorithm(named, config.quantization)
     return stored
+
+
+def _check_algorithm(named: str | None, raw: Mapping[str, Any]) -> None:
+    """Reject one of vLLM's names for ModelOpt's algorithms that is not the checkpoint's."""
+    meant = MODELOPT_ALGORITHMS.get(named or "")
+    own = raw["quantization"] if isinstance(raw.get("quantization"), Mapping) else raw
+    algorithm = str(own.get("quant_algo")).upper()
+    if meant is not None and algorithm not in meant:
+        raise ConfigError(
+            f"quantization is {named!r}, but the checkpoint's weights have the quant_algo {algorithm}; leave it out."
+        )
 
 
 def stored_quantization(config: ModelConfig, options: SchemeOptions) -> QuantizationConfig:

@@ -113,7 +113,8 @@ def test_fp8_leaves_named_modules_out(key: str, name: str) -> None:
         ("moe_wna16", "awq_marlin", {"bits": 4, "group_size": 32}),
         ("mxfp8", "modelopt", {"quant_algo": "MXFP8"}),
         ("modelopt", "modelopt_mxfp8", {"quant_algo": "MXFP8"}),
-        ("modelopt_mxfp8", "modelopt", {"quant_algo": "FP8_PB_WO"}),
+        ("modelopt_mxfp8", "modelopt", {"quantization": {"quant_algo": "mxfp8"}}),
+        ("modelopt", "modelopt", {"quant_algo": "FP8_PB_WO"}),
     ],
 )
 def test_other_names_of_methods_mean_the_same(setting: str, method: str, own: dict[str, Any]) -> None:
@@ -132,6 +133,18 @@ def test_names_of_checkpoints_methods_need_such_a_checkpoint(setting: str) -> No
     other = _model({"quant_method": "torchao", "quant_type": {"default": INT8}})
     with pytest.raises(ConfigError, match=f"'{setting}', but the checkpoint is quantised by 'torchao'"):
         resolve_quantization(chosen, other, has_float8=True)
+
+
+@pytest.mark.parametrize(
+    ("setting", "algorithm"),
+    [("modelopt_fp4", "FP8"), ("modelopt_mixed", "NVFP4"), ("modelopt_mxfp8", "FP8_PB_WO"), ("mxfp8", "NVFP4")],
+)
+def test_names_of_modelopts_algorithms_must_be_the_checkpoints(setting: str, algorithm: str) -> None:
+    chosen = EngineConfig.from_kwargs(model="m", quantization=setting)
+    with pytest.raises(
+        ConfigError, match=f"'{setting}', but the checkpoint's weights have the quant_algo {algorithm};"
+    ):
+        resolve_quantization(chosen, _model({"quant_method": "modelopt", "quant_algo": algorithm}), has_float8=True)
 
 
 def test_every_name_of_vllm_is_known() -> None:
