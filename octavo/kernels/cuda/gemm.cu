@@ -64,6 +64,10 @@ struct Place {
     int first_step, last_step;
     int row_tile, first_weight_tile, weight_tile_step, num_weight_tiles;
 
+    __device__ __forceinline__ int num_tiles() const {
+        return (num_weight_tiles - first_weight_tile + weight_tile_step - 1) / weight_tile_step;
+    }
+
     __device__ __forceinline__ int rank(int row_rank, int weight_rank) const {
         return (part * SHARE_W + row_rank) * SHARE_X + weight_rank;
     }
@@ -132,6 +136,7 @@ struct Consumer {
     int group;
     int thread;         // in the warpgroup
     u32 empty_barrier;  // this thread's to arrive at, of stage 0; 0 if it has none
+    int num_refills;    // stages that will be loaded again: blocks may be gone when others are released
 
     __device__ __forceinline__ void issue(const Slot& slot, float (&sums)[SUMS], int accumulates) const {
         barrier_wait(shared + FULL_PLACE + slot.stage * 8, slot.phase);
@@ -149,8 +154,8 @@ struct Consumer {
         multiply_commit();
     }
 
-    __device__ __forceinline__ void release(int stage) const {
-        if (empty_barrier == 0) return;
+    __device__ __forceinline__ void release(int stage) {
+        if (num_refills-- <= 0 || empty_barrier == 0) return;
         if (CLUSTER == 1) {
             barrier_arrive(empty_barrier + stage * 8);
         } else {
@@ -161,7 +166,7 @@ struct Consumer {
 
 // A warpgroup's sums of a tile. All stages but the last are released; `slot` becomes the first of the next tile.
 __device__ __forceinline__ void multiply_tile(
-    const Consumer& consumer, Slot& slot, int num_steps, float (&sums)[SUMS], int& last_stage) {
+    Consumer& consumer, Slot& slot, int num_steps, float (&sums)[SUMS], int& last_stage) {
     if constexpr (!EXACT) {
         for (int step = 0; step < num_steps; step++) {
             consumer.issue(slot, sums, step > 0);
@@ -222,7 +227,7 @@ __device__ __forceinline__ void send_sums(const Consumer& consumer, const Place&
         const int rank = own_rank + (consumer.thread - place.part) * PART_RANKS;
         barrier_arrive_cluster(cluster_address(consumer.shared + DONE_PLACE, rank));
     }
-    barrier_wait_cluster(consumer.shared + DONE_PLACE, 0);
+    barrier_wait(consumer.shared + DONE_PLACE, 0);
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
         if (part == place.part) continue;
@@ -370,7 +375,8 @@ __device__ __forceinline__ void write_results(
 }
 
 __device__ __forceinline__ void consume(u32 shared, const Place& place, const Outputs& outputs) {
-    Consumer consumer{shared, int(threadIdx.x) / THREADS_OF_GROUP, int(threadIdx.x) % THREADS_OF_GROUP, 0};
+    Consumer consumer{shared, int(threadIdx.x) / THREADS_OF_GROUP, int(threadIdx.x) % THREADS_OF_GROUP, 0, 0};
+    consumer.num_refills = place.num_tiles() * (place.last_step - place.first_step) - STAGES;
     // Threads of a warpgroup arrive at one block each of those that share W or x with it.
     if (consumer.thread < SHARE_X + SHARE_W - 1) {
         const int other_row = consumer.thread - SHARE_X;
@@ -409,6 +415,11 @@ __device__ __forceinline__ void consume(u32 shared, const Place& place, const Ou
         named_barrier(2 + consumer.group, THREADS_OF_GROUP);
         consumer.release(last_stage);
     }
+}
+
+// Waits until all blocks of the cluster have initialised their barriers.
+__device__ __forceinline__ void join_cluster() {
+    if (CLUSTER > 1) cluster_wait();
 }
 
 // Waits until no other block can write to this one's memory. Both kinds of warps call this on their own: where their
@@ -470,14 +481,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm(
     if (CLUSTER == 1) {
         __syncthreads();
     } else {
+        __syncwarp();
         cluster_arrive();
-        cluster_wait();
     }
     if (is_producer) {
         if constexpr (GROUPS > 1) release_registers<GROUPS == 2 ? 40 : 32>();
-        if (producer_thread == 0) {
-            produce_weights(shared, &weight_map, place);
-        } else if (producer_thread == 32) {
+        // The thread that has initialised the barriers may use its own block's at once.
+        if (SHARE_W > 1) join_cluster();
+        if (producer_thread == 0) produce_weights(shared, &weight_map, place);
+        __syncwarp();
+        if (SHARE_W == 1) join_cluster();
+        if (producer_thread == 32) {
             wait_for_predecessor();
             launch_dependents();
             produce_x(shared, &x_map, place);
@@ -486,6 +500,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm(
         leave_cluster();
     } else {
         if constexpr (GROUPS > 1) take_registers<GROUPS == 2 ? 232 : 160>();
+        join_cluster();
         consume(shared, place, {row_scales, weight_scales, bias, out, num_rows, num_outputs});
         leave_cluster();
     }

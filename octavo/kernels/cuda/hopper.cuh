@@ -31,9 +31,10 @@ __device__ __forceinline__ void barrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrives at a barrier of any thread block of the cluster.
+// Arrives at a barrier of any thread block of the cluster, after what this thread has read; a block that waits need not
+// see what it has written, for which there would be a fence that takes a microsecond.
 __device__ __forceinline__ void barrier_arrive_cluster(u32 cluster_barrier) {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(cluster_barrier) : "memory");
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_barrier) : "memory");
 }
 
 // Arrives, and announces bytes that copies will bring.
@@ -52,7 +53,7 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
         "}\n" ::"r"(barrier), "r"(parity) : "memory");
 }
 
-// The same for what other thread blocks of the cluster have written before they arrived.
+// The same for what other thread blocks of the cluster have stored here.
 __device__ __forceinline__ void barrier_wait_cluster(u32 barrier, u32 parity) {
     asm volatile(
         "{\n"
@@ -84,8 +85,9 @@ __device__ __forceinline__ u32 cluster_address(u32 address, u32 rank) {
     return result;
 }
 
+// A barrier of all the cluster's threads, which orders no writes but those of fences before.
 __device__ __forceinline__ void cluster_arrive() {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
