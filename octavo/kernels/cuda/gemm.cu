@@ -11,6 +11,10 @@
 // neighbouring tiles of x share W. PARTS blocks each sum a part of K, exchange their sums through the cluster's shared
 // memory, and write the results of some rows each.
 //
+// Norms of bfloat16 rows need no launch between two GEMMs. The one adds its outputs to the residual stream, and leaves
+// the sums times the norm's weight and their sums of squares (ADDED); the other multiplies those weighted rows, and its
+// own sums by the rows' inverse root mean squares (NORMED).
+//
 // Constants, given as macros:
 //   GROUPS      warpgroups that multiply, 1 to 3
 //   ROWS        rows of x in a tile, see wgmma.cuh
@@ -19,6 +23,7 @@
 //   FLOAT8      whether values are e4m3, with scales
 //   HALF        whether outputs, bias and 16-bit values are float16, else bfloat16
 //   ACTIVATION  0: none, 1: silu, 2: gelu_tanh
+//   NORMED, ADDED: see above
 
 // The assembler bounds an instruction's registers by those at the launch, of which a thread has 128 with four warpgroups.
 #if GROUPS == 3 && ROWS == 256
@@ -32,6 +37,7 @@
 
 constexpr int CLUSTER = SHARE_X * SHARE_W * PARTS;
 constexpr bool GATED = ACTIVATION != 0;
+constexpr bool SCALES_ROWS = FLOAT8 || NORMED;
 constexpr int BLOCK = 64;        // rows of W in a warpgroup; with a gate, every other eight are the gate's
 constexpr int STEP_BYTES = 128;  // of K
 constexpr int STEP_VALUES = FLOAT8 ? 128 : 64;
@@ -47,6 +53,7 @@ constexpr int OWN_ROWS = ROWS / PARTS, OWN_SUMS = SUMS / PARTS;  // of which a t
 constexpr bool EXACT = FLOAT8 && ROWS <= 128;
 
 static_assert(OWN_ROWS % (GATED ? 32 : 16) == 0, "rows are written by four matrices of eight rows");
+static_assert(!(ADDED && (GATED || HALF)) && !(NORMED && (FLOAT8 || HALF)), "the residual stream is bfloat16");
 static_assert(GROUPS * (PARTS - 1) * OWN_SUMS * THREADS_OF_GROUP * 4 <= STAGES * X_BYTES, "others' sums fit in the ring");
 
 // Shared memory: the ring, then scales of x's rows and the barriers.
@@ -289,90 +296,179 @@ struct ChannelPair {
 };
 
 struct Outputs {
-    const float* row_scales;
-    const float* weight_scales;
-    const u16* bias;
-    u16* out;
-    int num_rows, num_outputs;
+    const float* row_scales;     // [M], or sums of squares [M, num_squares]
+    const float* weight_scales;  // [N]
+    const u16* bias;             // [N], or null
+    u16* out;                    // [M, num_outputs], the residual stream if ADDED
+    const u16* norm_weight;      // [num_outputs]
+    u16* weighted;               // [M, num_outputs]
+    float* squares;              // [M, num_outputs / BLOCK, rounded up]
+    int num_rows, num_outputs, num_squares, num_features;
+    float eps;
+
+    // The factor of a row's sums: its scale, or the inverse root mean square of its inputs.
+    __device__ __forceinline__ float row_scale(int row) const {
+        if (row >= num_rows) return 0;
+        if (FLOAT8) return row_scales[row];
+        float sum = 0;
+#pragma unroll 16
+        for (int i = 0; i < num_squares; i++) sum += row_scales[row * num_squares + i];
+        return rsqrtf(sum / num_features + eps);
+    }
 
     // A vector's values for the thread whose first row of W gives this output; the other is the up projection's, or
     // eight outputs further.
     template <typename Load>
-    __device__ __forceinline__ ChannelPair pair(int output, float missing, Load load) const {
+    __device__ __forceinline__ ChannelPair pair(int output, Load load) const {
         const int other = GATED ? num_outputs + output : output + 8;
         const bool has_other = GATED ? output < num_outputs : other < num_outputs;
-        return {output < num_outputs ? load(output) : missing, has_other ? load(other) : missing};
+        return {output < num_outputs ? load(output) : 0, has_other ? load(other) : 0};
     }
 
     __device__ __forceinline__ ChannelPair scales(int output) const {
         if (!FLOAT8) return {1, 1};
-        return pair(output, 0, [&](int i) { return weight_scales[i]; });
+        return pair(output, [&](int i) { return weight_scales[i]; });
     }
 
     __device__ __forceinline__ ChannelPair shifts(int output) const {
         if (bias == nullptr) return {0, 0};
-        return pair(output, 0, [&](int i) { return widen(bias[i]); });
+        return pair(output, [&](int i) { return widen(bias[i]); });
     }
 };
 
-// Writes the results of OWN_ROWS rows from the tile's `first_row` on, 64 at a time, through the tile of W that this
-// warpgroup alone has read last.
-__device__ __forceinline__ void write_results(
-    const Consumer& consumer,
-    const Outputs& outputs,
-    const float (&sums)[SUMS],
-    int first_row,
-    int tile_row,
-    int first_output,
-    ChannelPair scale,
-    ChannelPair shift,
-    u32 staging) {
-    constexpr int AT_ONCE = OWN_ROWS < 64 ? OWN_ROWS : 64;
-    constexpr int BLOCKS_OF_STORE = GATED ? 4 : 2;  // of eight rows
-    constexpr int PIECES = BLOCK_OUTPUTS / 8;       // of a row, 16 bytes each
-    const int lane = consumer.thread % 32, warp = consumer.thread / 32, matrix = lane / 8;
-    const int store_row = (GATED ? matrix : matrix / 2) * 8 + lane % 8;
-    const int store_piece = GATED ? warp : 2 * warp + matrix % 2;
+// Eight outputs of a row, 16 bits each.
+struct alignas(16) Piece {
+    u32 words[4];
+
+    __device__ __forceinline__ float2 pair(int i) const {
+        return make_float2(widen(u16(words[i])), widen(u16(words[i] >> 16)));
+    }
+};
+
+// Adds eight outputs, which are rounded, to the residual stream, and leaves what the norm behind needs; the sum of squares.
+__device__ __forceinline__ float add_piece(
+    const Outputs& outputs, u64 place, const Piece& piece, const Piece& residual, const Piece& norm_weight) {
+    Piece sums, weighted;
+    float square = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 result = piece.pair(i), stream = residual.pair(i), factor = norm_weight.pair(i);
+        sums.words[i] = pack(result.x + stream.x, result.y + stream.y);
+        const float2 sum = sums.pair(i);
+        weighted.words[i] = pack(sum.x * factor.x, sum.y * factor.y);
+        square += sum.x * sum.x + sum.y * sum.y;
+    }
+    *reinterpret_cast<Piece*>(outputs.out + place) = sums;
+    *reinterpret_cast<Piece*>(outputs.weighted + place) = weighted;
+    return square;
+}
+
+// How a warpgroup turns its sums, of 64 rows of x at a time, into rows of outputs: through the tile of W that it alone
+// has read last.
+struct Writer {
+    static constexpr int AT_ONCE = OWN_ROWS < 64 ? OWN_ROWS : 64;
+    static constexpr int PIECES = BLOCK_OUTPUTS / 8;  // of a row, which as many neighbouring lanes write
+    static constexpr int STRIDE = THREADS_OF_GROUP / PIECES;
+    static constexpr int COUNT = (AT_ONCE + STRIDE - 1) / STRIDE;  // of a thread
+
+    const Consumer& consumer;
+    const Outputs& outputs;
+    u32 staging;
+    int tile_row;    // of x
+    int block;       // of W
+    int piece, row;  // the first that this thread writes
+
+    __device__ __forceinline__ Writer(
+        const Consumer& consumer, const Outputs& outputs, u32 staging, int tile_row, int block)
+        : consumer(consumer),
+          outputs(outputs),
+          staging(staging),
+          tile_row(tile_row),
+          block(block),
+          piece(consumer.thread % PIECES),
+          row(consumer.thread / PIECES) {}
+
+    __device__ __forceinline__ void sync() const { named_barrier(2 + consumer.group, THREADS_OF_GROUP); }
+
     // Pieces of rows are swizzled, so that those of eight rows lie in different banks.
-    const u32 store_at = staging + store_row * 128 + ((store_piece ^ (lane % 8)) * 16);
-    const u32 scales = consumer.shared + ROW_SCALE_PLACE + (lane % 4 * 2) * 4;
-    const int load_row = consumer.thread / PIECES, load_piece = consumer.thread % PIECES;
-    const int output = first_output + load_piece * 8;
+    __device__ __forceinline__ u32 staged(int row, int piece) const {
+        return staging + row * 128 + ((piece ^ (row % 8)) * 16);
+    }
+
+    __device__ __forceinline__ int output() const { return block * BLOCK_OUTPUTS + piece * 8; }
+
+    // Where this thread's piece number `i` of a chunk lies in the outputs; false if it is none.
+    __device__ __forceinline__ bool find(int chunk, int i, u64& place) const {
+        const int local = i * STRIDE + row, m = tile_row + chunk + local;
+        place = u64(m) * outputs.num_outputs + output();
+        return local < AT_ONCE && m < outputs.num_rows && output() < outputs.num_outputs;
+    }
+
+    // Scales, gates and rounds the sums of a chunk, and transposes them.
+    __device__ __forceinline__ void stage(
+        const float (&sums)[SUMS], int chunk, const ChannelPair& scale, const ChannelPair& shift) const {
+        constexpr int BLOCKS = GATED ? 4 : 2;  // of eight rows, in a store
+        const int lane = consumer.thread % 32, warp = consumer.thread / 32, matrix = lane / 8;
+        const u32 to = staged((GATED ? matrix : matrix / 2) * 8 + lane % 8, GATED ? warp : 2 * warp + matrix % 2);
+        const u32 scales = consumer.shared + ROW_SCALE_PLACE + (lane % 4 * 2) * 4;
 #pragma unroll
-    for (int chunk = first_row; chunk < first_row + OWN_ROWS; chunk += AT_ONCE) {
-        if (chunk > first_row) named_barrier(2 + consumer.group, THREADS_OF_GROUP);
-#pragma unroll
-        for (int rows = 0; rows < AT_ONCE; rows += 8 * BLOCKS_OF_STORE) {
+        for (int rows = 0; rows < AT_ONCE; rows += 8 * BLOCKS) {
             u32 packed[4];
 #pragma unroll
-            for (int block = 0; block < BLOCKS_OF_STORE; block++) {
-                const int row = chunk + rows + block * 8;
-                const float2 row_scale = FLOAT8 ? load_shared_pair(scales + row * 4) : make_float2(1, 1);
+            for (int i = 0; i < BLOCKS; i++) {
+                const int row = chunk + rows + i * 8;
+                const float2 row_scale = SCALES_ROWS ? load_shared_pair(scales + row * 4) : make_float2(1, 1);
                 const float* own = &sums[row / 2];
                 const float a = own[0] * (row_scale.x * scale.first) + shift.first;
                 const float b = own[1] * (row_scale.y * scale.first) + shift.first;
                 const float c = own[2] * (row_scale.x * scale.second) + shift.second;
                 const float d = own[3] * (row_scale.y * scale.second) + shift.second;
                 if (GATED) {
-                    packed[block] = pack(apply_gate(a, c), apply_gate(b, d));
+                    packed[i] = pack(apply_gate(a, c), apply_gate(b, d));
                 } else {
-                    packed[2 * block % 4] = pack(a, b);
-                    packed[2 * block % 4 + 1] = pack(c, d);
+                    packed[2 * i % 4] = pack(a, b);
+                    packed[2 * i % 4 + 1] = pack(c, d);
                 }
             }
-            store_transposed(store_at + rows * 128, packed[0], packed[1], packed[2], packed[3]);
+            store_transposed(to + rows * 128, packed[0], packed[1], packed[2], packed[3]);
         }
-        named_barrier(2 + consumer.group, THREADS_OF_GROUP);
+    }
+
+    // Writes the results of OWN_ROWS rows from the tile's `first_row` on.
+    __device__ __forceinline__ void write(
+        const float (&sums)[SUMS], int first_row, const ChannelPair& scale, const ChannelPair& shift) const {
+        Piece norm_weight{};
+        if (ADDED && output() < outputs.num_outputs)
+            norm_weight = *reinterpret_cast<const Piece*>(outputs.norm_weight + output());
 #pragma unroll
-        for (int rows = 0; rows < AT_ONCE; rows += THREADS_OF_GROUP / PIECES) {
-            const int local = rows + load_row, row = tile_row + chunk + local;
-            if (local < AT_ONCE && row < outputs.num_rows && output < outputs.num_outputs) {
-                const uint4 piece = load_shared(staging + local * 128 + ((load_piece ^ (local % 8)) * 16));
-                *reinterpret_cast<uint4*>(outputs.out + u64(row) * outputs.num_outputs + output) = piece;
+        for (int chunk = first_row; chunk < first_row + OWN_ROWS; chunk += AT_ONCE) {
+            u64 place;
+            Piece residual[COUNT] = {};
+#pragma unroll
+            for (int i = 0; ADDED && i < COUNT; i++)
+                if (find(chunk, i, place)) residual[i] = *reinterpret_cast<const Piece*>(outputs.out + place);
+            if (chunk > first_row) sync();
+            stage(sums, chunk, scale, shift);
+            sync();
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) {
+                const bool is_there = find(chunk, i, place);
+                Piece result{};
+                if (is_there) result = load_shared<Piece>(staged(i * STRIDE + row, piece));
+                if (ADDED) {
+                    float square = is_there ? add_piece(outputs, place, result, residual[i], norm_weight) : 0;
+#pragma unroll
+                    for (int lanes = 1; lanes < PIECES; lanes *= 2) square += __shfl_xor_sync(~0u, square, lanes);
+                    const int num_blocks = (outputs.num_outputs + BLOCK - 1) / BLOCK;
+                    if (is_there && piece == 0)
+                        outputs.squares[(tile_row + chunk + i * STRIDE + row) * num_blocks + block] = square;
+                } else if (is_there) {
+                    *reinterpret_cast<Piece*>(outputs.out + place) = result;
+                }
             }
         }
     }
-}
+};
 
 __device__ __forceinline__ void consume(u32 shared, const Place& place, const Outputs& outputs) {
     Consumer consumer{shared, int(threadIdx.x) / THREADS_OF_GROUP, int(threadIdx.x) % THREADS_OF_GROUP, 0, 0};
@@ -387,32 +483,31 @@ __device__ __forceinline__ void consume(u32 shared, const Place& place, const Ou
     }
     const int tile_row = place.row_tile * ROWS;
     wait_for_predecessor();
-    if (FLOAT8) {
-        for (int i = threadIdx.x; i < ROWS; i += GROUPS * THREADS_OF_GROUP) {
-            const float scale = tile_row + i < outputs.num_rows ? outputs.row_scales[tile_row + i] : 0.0f;
-            store_shared(shared + ROW_SCALE_PLACE + i * 4, scale);
-        }
+    if (SCALES_ROWS) {
+        for (int i = threadIdx.x; i < ROWS; i += GROUPS * THREADS_OF_GROUP)
+            store_shared(shared + ROW_SCALE_PLACE + i * 4, outputs.row_scale(tile_row + i));
         named_barrier(1, GROUPS * THREADS_OF_GROUP);
     }
     const int lane_output = consumer.thread / 32 * (BLOCK_OUTPUTS / 4) + consumer.thread % 32 / 4;
     Slot slot;
     for (int tile = place.first_weight_tile; tile < place.num_weight_tiles; tile += place.weight_tile_step) {
-        const int first_output = (tile * GROUPS + consumer.group) * BLOCK_OUTPUTS;
-        const ChannelPair scales = outputs.scales(first_output + lane_output);
-        const ChannelPair shifts = outputs.shifts(first_output + lane_output);
+        const int block = tile * GROUPS + consumer.group;
+        const ChannelPair scales = outputs.scales(block * BLOCK_OUTPUTS + lane_output);
+        const ChannelPair shifts = outputs.shifts(block * BLOCK_OUTPUTS + lane_output);
         float sums[SUMS];
         int last_stage;
         multiply_tile(consumer, slot, place.last_step - place.first_step, sums, last_stage);
         const u32 staging = shared + last_stage * WEIGHT_BYTES + consumer.group * BLOCK_BYTES;
+        const Writer writer(consumer, outputs, staging, tile_row, block);
         if (PARTS > 1) send_sums(consumer, place, sums);
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
             if (PARTS > 1 && part != place.part) continue;
             if (PARTS > 1) add_received(consumer, sums, part * OWN_SUMS);
-            write_results(consumer, outputs, sums, part * OWN_ROWS, tile_row, first_output, scales, shifts, staging);
+            writer.write(sums, part * OWN_ROWS, scales, shifts);
         }
         fence_async_proxy();
-        named_barrier(2 + consumer.group, THREADS_OF_GROUP);
+        writer.sync();
         consumer.release(last_stage);
     }
 }
@@ -435,12 +530,7 @@ __device__ __forceinline__ void leave_cluster() {
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm(
     const __grid_constant__ TensorMap x_map,       // [M, K], boxes of ROWS / SHARE_X rows
     const __grid_constant__ TensorMap weight_map,  // [N, K], boxes of WEIGHTS / SHARE_W; gated [N / 16, 2, 8, K]
-    const float* row_scales,                       // [M], of float8
-    const float* weight_scales,                    // [N], of float8
-    const u16* bias,                               // [N], or null
-    u16* out,                                      // [M, num_outputs]
-    int num_rows,
-    int num_outputs,       // N, or N / 2 with a gate
+    const Outputs outputs,                         // where num_outputs is N, or N / 2 with a gate
     int num_steps,         // of 128 bytes of K
     int num_row_groups,    // of SHARE_W tiles of x
     int num_weight_tiles)  // of WEIGHTS rows
@@ -501,7 +591,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm(
     } else {
         if constexpr (GROUPS > 1) take_registers<GROUPS == 2 ? 232 : 160>();
         join_cluster();
-        consume(shared, place, {row_scales, weight_scales, bias, out, num_rows, num_outputs});
+        consume(shared, place, outputs);
         leave_cluster();
     }
 }

@@ -147,10 +147,12 @@ __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.
 
 // ---- Shared memory
 
-__device__ __forceinline__ uint4 load_shared(u32 address) {
-    uint4 values;
+// Any type of 16 bytes, made of four words.
+template <typename T>
+__device__ __forceinline__ T load_shared(u32 address) {
+    T values;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(values.x), "=r"(values.y), "=r"(values.z), "=r"(values.w)
+                 : "=r"(values.words[0]), "=r"(values.words[1]), "=r"(values.words[2]), "=r"(values.words[3])
                  : "r"(address)
                  : "memory");
     return values;
