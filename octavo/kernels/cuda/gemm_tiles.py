@@ -1,10 +1,12 @@
 """How the GEMMs of ``gemm.cu`` are divided among thread blocks: the division that takes the fewest cycles.
 
-The rule estimates cycles as an H100 has them. For each 128 bytes of K, a step, a multiprocessor has three bounds. The
-tensor cores multiply 64 rows of W by one row of ``x`` in two cycles. Shared memory takes 128 bytes a cycle, that is a
-row: TMA writes each row of a tile, and the tensor cores read each row of W, and each row of ``x`` once per warpgroup.
-Memory has to deliver W to all of them. The constants fit 185 timings of 44 GEMMs of Qwen3 0.6B and 8B with 32 to 256
-rows; what the rule chooses takes 1.1 % longer there than the best division.
+The rule estimates cycles. For each 128 bytes of K, a step, there are four bounds. The tensor cores multiply 64 rows of
+W by one row of ``x`` in two cycles, or nearly. Shared memory is written by TMA, and read by the tensor cores, each row
+of W, and each row of ``x`` once per warpgroup. The L2 cache delivers tiles to all multiprocessors. Memory delivers W,
+some of it again where blocks with other rows of ``x`` read it by themselves.
+
+The constants fit 270 timings of 74 GEMMs of Qwen3 0.6B and 8B with 32 to 512 rows on an H100 and an H200: of the
+divisions that were timed, the rule takes those that are 0.2 % slower than the best, on average, and at most 3 %.
 """
 
 import functools
@@ -17,6 +19,9 @@ GROUP_WEIGHTS = 64
 MIN_ROWS, MAX_ROWS = 17, 512
 """With fewer rows of ``x``, kernels that read it from registers are faster; with more, the library is."""
 
+_MANY_ROWS, _LARGE_WEIGHT = 256, 32 << 20
+"""With more rows, the library multiplies weights of so many bytes as fast, without a gate."""
+
 STEP_BYTES = 128
 """Of K, in a stage of the ring."""
 _SHARED_BYTES = 227 << 10
@@ -24,15 +29,23 @@ _MAX_STAGES = 10
 _LARGE_CLUSTERS = 10 / 11
 """The part of the multiprocessors that clusters of four can have; those of two can have all."""
 
-_MEMORY_RATE = 1450
+_MULTIPLY_CYCLES = 2.2
+"""Of a warpgroup, for 64 rows of W by one row of ``x``."""
+_SHARED_CYCLES = 0.73
+"""For one row in shared memory."""
+_L2_RATE = 7100
 """Bytes a cycle, of all multiprocessors."""
-_LOAD_RATE = 56
-"""Bytes a cycle that one multiprocessor loads, besides what others of its cluster load for it."""
-_MERGE_RATE = 12
+_MEMORY_RATE = 1700
+"""The same of an H100's memory."""
+_READ_AGAIN = 0.22
+"""The part of W that memory delivers once more for each further group of rows."""
+_MERGE_RATE = 11
 """Bytes a cycle that one multiprocessor sends to others of its cluster."""
-_STEP_CYCLES = 32
+_MERGE_CYCLES = 160
+"""Of their waiting for each other."""
+_STEP_CYCLES = 56
 """Of waiting for and releasing a stage."""
-_OUTPUT_CYCLES = 0.18
+_OUTPUT_CYCLES = 0.17
 """Of writing one output."""
 
 
@@ -44,7 +57,6 @@ class GemmTile:
         num_groups: warpgroups of a block that multiply, one to three.
         num_rows: rows of ``x`` in a tile: 16, 32, 64, 96, 128, 192 or 256.
         num_stages: depth of a block's ring.
-        share_x: blocks of a cluster that multiply the same rows of ``x``.
         share_w: blocks of a cluster that multiply the same rows of W.
         num_parts: blocks of a cluster that each sum a part of K; more than one only if each has a single tile.
         num_clusters: clusters that share the tiles of the same rows of ``x``.
@@ -53,7 +65,6 @@ class GemmTile:
     num_groups: int
     num_rows: int
     num_stages: int
-    share_x: int
     share_w: int
     num_parts: int
     num_clusters: int
@@ -66,7 +77,7 @@ class GemmTile:
     @property
     def cluster_size(self) -> int:
         """Blocks of a cluster."""
-        return self.share_x * self.share_w * self.num_parts
+        return self.share_w * self.num_parts
 
     @property
     def num_threads(self) -> int:
@@ -112,6 +123,9 @@ def choose_tile(
     """
     if not MIN_ROWS <= num_rows <= MAX_ROWS:
         return None
+    num_bytes = num_weights * num_features * (1 if is_float8 else 2)
+    if num_rows > _MANY_ROWS and not is_gated and num_bytes >= _LARGE_WEIGHT:
+        return None
     # Steps of an engine are padded to few numbers of rows: sums of all these are divided alike.
     num_rows = max(1 << (num_rows - 1).bit_length(), 32) if num_rows <= 256 else math.ceil(num_rows / 128) * 128
     num_steps = math.ceil(num_features * (1 if is_float8 else 2) / STEP_BYTES)
@@ -124,24 +138,24 @@ def _fastest_tile(num_rows: int, num_weights: int, num_steps: int, is_gated: boo
     return min(divisions, key=lambda tile: _cycles(tile, num_rows, num_weights, num_steps, num_sms))
 
 
-def _divisions(
-    num_rows: int, num_weights: int, num_steps: int, is_gated: bool, num_sms: int
-) -> Iterator[GemmTile]:
+def _divisions(num_rows: int, num_weights: int, num_steps: int, is_gated: bool, num_sms: int) -> Iterator[GemmTile]:
     """All divisions that the kernel has, with as many stages as fit."""
     for groups in (1, 2, 3):
         for rows in (32, 64, 128, 256):
             stage_bytes = STEP_BYTES * (groups * GROUP_WEIGHTS + rows) + _BARRIER_BYTES
             num_stages = min((_SHARED_BYTES - _fixed_bytes(groups, rows)) // stage_bytes, _MAX_STAGES)
             for share_w, parts in ((1, 1), (2, 1), (1, 2), (2, 2), (1, 4)):
-                tile = GemmTile(groups, rows, num_stages, 1, share_w, parts, 1)
+                tile = GemmTile(groups, rows, num_stages, share_w, parts, 1)
                 num_clusters = _num_clusters(tile, num_rows, num_weights, num_sms)
+                if groups * rows == 3 * 256 and tile.cluster_size > 1:
+                    continue  # there are no registers for more
                 if (
                     rows * share_w <= max(num_rows, 32)
                     and parts <= num_steps
                     and _merges(tile, is_gated)
                     and (parts == 1 or num_clusters == tile.num_weight_tiles(num_weights))
                 ):
-                    yield GemmTile(groups, rows, num_stages, 1, share_w, parts, num_clusters)
+                    yield GemmTile(groups, rows, num_stages, share_w, parts, num_clusters)
 
 
 def _merges(tile: GemmTile, is_gated: bool) -> bool:
@@ -159,25 +173,26 @@ def _capacity(tile: GemmTile, num_sms: int) -> int:
 
 def _num_clusters(tile: GemmTile, num_rows: int, num_weights: int, num_sms: int) -> int:
     """For each group of rows, so that all have the same number of tiles, or nearly."""
-    num_tiles = math.ceil(tile.num_weight_tiles(num_weights) / tile.share_x)
+    num_tiles = tile.num_weight_tiles(num_weights)
     at_once = max(_capacity(tile, num_sms) // tile.num_row_groups(num_rows), 1)
     return math.ceil(num_tiles / math.ceil(num_tiles / at_once))
 
 
 def _cycles(tile: GemmTile, num_rows: int, num_weights: int, num_steps: int, num_sms: int) -> float:
     """An estimate for the whole GEMM."""
-    weights, rows = tile.num_weights, tile.num_rows
-    row_tiles = math.ceil(num_rows / rows)
+    groups, weights, rows = tile.num_groups, tile.num_weights, tile.num_rows
+    row_groups = tile.num_row_groups(num_rows)
     num_tiles = math.ceil(tile.num_weight_tiles(num_weights) / tile.num_clusters)  # of a block
     # More clusters than run at once wait for others.
-    num_rounds = num_tiles * math.ceil(tile.num_clusters * tile.num_row_groups(num_rows) / _capacity(tile, num_sms))
-    multiply = 2 * tile.num_groups * rows
+    num_rounds = num_tiles * math.ceil(tile.num_clusters * row_groups / _capacity(tile, num_sms))
     # The kernel has sums of three warpgroups by 256 rows in two halves, which read W twice.
-    reads = 2 if tile.num_groups == 3 and rows == 256 else 1
-    shared = weights + rows + reads * weights + tile.num_groups * rows
-    load = STEP_BYTES * (weights / tile.share_w + rows) / _LOAD_RATE
-    memory = STEP_BYTES * weights * tile.num_blocks(num_rows) / row_tiles / _MEMORY_RATE
-    step = max(multiply, shared, load, memory) + _STEP_CYCLES
+    reads = 2 if groups == 3 and rows == 256 else 1
+    step = _STEP_CYCLES + max(
+        _MULTIPLY_CYCLES * groups * rows,
+        _SHARED_CYCLES * (weights + rows + reads * weights + groups * rows),
+        STEP_BYTES * (weights / tile.share_w + rows) * tile.num_blocks(num_rows) / _L2_RATE,
+        STEP_BYTES * weights * tile.num_parts * tile.num_clusters * (1 + _READ_AGAIN * (row_groups - 1)) / _MEMORY_RATE,
+    )
     outputs = weights * rows / tile.num_parts
-    merge = 4 * outputs * (tile.num_parts - 1) / _MERGE_RATE
+    merge = _MERGE_CYCLES + 4 * outputs * (tile.num_parts - 1) / _MERGE_RATE if tile.num_parts > 1 else 0
     return num_rounds * (math.ceil(num_steps / tile.num_parts) * step + outputs * _OUTPUT_CYCLES) + merge

@@ -31,8 +31,8 @@ __device__ __forceinline__ void barrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Arrives at a barrier of any thread block of the cluster, after what this thread has read; a block that waits need not
-// see what it has written, for which there would be a fence that takes a microsecond.
+// Arrives at a barrier of any thread block of the cluster, after what this thread has read. Others need not see what it
+// has written: `.release.cluster` would be a fence of the whole device (MEMBAR.ALL.GPU), which takes a microsecond.
 __device__ __forceinline__ void barrier_arrive_cluster(u32 cluster_barrier) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_barrier) : "memory");
 }
@@ -68,6 +68,11 @@ __device__ __forceinline__ void barrier_wait_cluster(u32 barrier, u32 parity) {
 
 __device__ __forceinline__ void named_barrier(u32 number, u32 num_threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(num_threads) : "memory");
+}
+
+// Arrives at one, and goes on.
+__device__ __forceinline__ void named_barrier_arrive(u32 number, u32 num_threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(num_threads) : "memory");
 }
 
 // ---- Thread-block clusters
@@ -140,6 +145,11 @@ __device__ __forceinline__ void multicast_box_4d(
         " [%0], [%1, {%2, 0, 0, %3}], [%4], %5;" ::"r"(to),
         "l"(map), "r"(column), "r"(block), "r"(barrier), "h"(mask)
         : "memory");
+}
+
+// Lets the L2 cache read memory, a multiple of 16 bytes.
+__device__ __forceinline__ void prefetch(const void* from, u32 num_bytes) {
+    if (num_bytes > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(num_bytes) : "memory");
 }
 
 // What threads have written to shared memory comes before what TMA and tensor cores do there from now on.

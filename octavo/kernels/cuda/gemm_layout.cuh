@@ -1,0 +1,76 @@
+// A GEMM's sizes, what lies where in shared memory, and which tiles a thread block has; see gemm.cu.
+
+#pragma once
+
+#include "hopper.cuh"
+
+constexpr int CLUSTER = SHARE_W * PARTS;
+constexpr bool GATED = ACTIVATION != 0;
+constexpr bool SCALES_ROWS = FLOAT8 || NORMED;
+constexpr int BLOCK = 64;        // rows of W in a warpgroup; with a gate, every other eight are the gate's
+constexpr int STEP_BYTES = 128;  // of K
+constexpr int STEP_VALUES = FLOAT8 ? 128 : 64;
+constexpr int THREADS_OF_GROUP = 128;
+constexpr int THREADS = (GROUPS + 1) * THREADS_OF_GROUP;  // the last warpgroup produces
+constexpr int WEIGHTS = GROUPS * BLOCK;
+constexpr int BLOCK_OUTPUTS = GATED ? BLOCK / 2 : BLOCK;
+constexpr int BLOCK_BYTES = BLOCK * STEP_BYTES, WEIGHT_BYTES = WEIGHTS * STEP_BYTES, X_BYTES = ROWS * STEP_BYTES;
+constexpr int SUMS = ROWS / 2;  // of a thread
+constexpr int OWN_ROWS = ROWS / PARTS, OWN_SUMS = SUMS / PARTS;  // of which a thread writes the results
+
+static_assert(STAGES >= 4, "two chains of two steps are under way");
+static_assert(OWN_ROWS % (GATED ? 32 : 16) == 0, "rows are written by four matrices of eight rows");
+static_assert(!(ADDED && (GATED || HALF)) && !(NORMED && (FLOAT8 || HALF)), "the residual stream is bfloat16");
+static_assert(GROUPS * (PARTS - 1) * OWN_SUMS * THREADS_OF_GROUP * 4 <= STAGES * X_BYTES, "others' sums fit in the ring");
+
+// Shared memory: the ring, then scales of x's rows and the barriers.
+constexpr int X_PLACE = STAGES * WEIGHT_BYTES;
+constexpr int ROW_SCALE_PLACE = X_PLACE + STAGES * X_BYTES;
+constexpr int FULL_PLACE = ROW_SCALE_PLACE + ROWS * 4;  // a stage has been loaded
+constexpr int EMPTY_PLACE = FULL_PLACE + STAGES * 8;    // a stage has been multiplied, here and in blocks that share it
+constexpr int DONE_PLACE = EMPTY_PLACE + STAGES * 8;    // all parts have been summed
+constexpr int MERGED_PLACE = DONE_PLACE + 8;            // a warpgroup has the sums of the other parts
+
+// Named barriers: the row scales are there; a warpgroup's own.
+constexpr int SCALES_BARRIER = 1, GROUP_BARRIER = 2;
+constexpr int SCALING_WARPS = 2, SCALING_THREADS = GROUPS * THREADS_OF_GROUP + SCALING_WARPS * 32;
+
+// Which tiles a block has, and who shares them.
+struct Place {
+    int part, row_rank;  // in the cluster
+    int first_step, last_step;
+    int row_tile, first_weight_tile, weight_tile_step, num_weight_tiles;
+
+    __device__ __forceinline__ Place(int num_steps, int num_row_groups, int num_weight_tiles)
+        : num_weight_tiles(num_weight_tiles) {
+        const int rank = CLUSTER == 1 ? 0 : cluster_rank();
+        const int cluster = blockIdx.x / CLUSTER, num_clusters = gridDim.x / CLUSTER;
+        row_rank = rank % SHARE_W;
+        part = rank / SHARE_W;
+        first_step = part * num_steps / PARTS;
+        last_step = (part + 1) * num_steps / PARTS;
+        row_tile = cluster % num_row_groups * SHARE_W + row_rank;
+        first_weight_tile = cluster / num_row_groups;
+        weight_tile_step = num_clusters / num_row_groups;
+    }
+
+    __device__ __forceinline__ int num_tiles() const {
+        return (num_weight_tiles - first_weight_tile + weight_tile_step - 1) / weight_tile_step;
+    }
+
+    // Of a block of the cluster.
+    __device__ __forceinline__ static int rank(int part, int row_rank) { return part * SHARE_W + row_rank; }
+};
+
+// A position in the ring.
+struct Slot {
+    int stage = 0;
+    u32 phase = 0;
+
+    __device__ __forceinline__ void advance() {
+        if (++stage == STAGES) {
+            stage = 0;
+            phase ^= 1;
+        }
+    }
+};

@@ -1,0 +1,199 @@
+// The warpgroups that multiply, and how they add up sums of parts of K; see gemm.cu.
+
+#pragma once
+
+#include "gemm_layout.cuh"
+#include "wgmma.cuh"
+
+// A stage as a warpgroup sees it.
+struct Consumer {
+    u32 shared;
+    int group;
+    int thread;         // in the warpgroup
+    u32 empty_barrier;  // this thread's to arrive at, of stage 0; 0 if it has none
+    int num_refills;    // stages that will be loaded again: blocks may be gone when others are released
+
+    __device__ __forceinline__ Consumer(u32 shared, const Place& place)
+        : shared(shared),
+          group(threadIdx.x / THREADS_OF_GROUP),
+          thread(threadIdx.x % THREADS_OF_GROUP),
+          empty_barrier(0),
+          num_refills(place.num_tiles() * (place.last_step - place.first_step) - STAGES) {
+        // Threads of a warpgroup arrive at one block each of those that share W with it.
+        if (thread < SHARE_W) {
+            const u32 own = shared + EMPTY_PLACE;
+            empty_barrier = CLUSTER == 1 ? own : cluster_address(own, Place::rank(place.part, thread));
+        }
+    }
+
+    __device__ __forceinline__ void sync_group() const { named_barrier(GROUP_BARRIER + group, THREADS_OF_GROUP); }
+
+    __device__ __forceinline__ void issue(const Slot& slot, float (&sums)[SUMS], int accumulates) const {
+        barrier_wait(shared + FULL_PLACE + slot.stage * 8, slot.phase);
+        const u64 a = describe_tile(shared + slot.stage * WEIGHT_BYTES + group * BLOCK_BYTES);
+        const u64 b = describe_tile(shared + X_PLACE + slot.stage * X_BYTES);
+        multiply_fence();
+#pragma unroll
+        for (int i = 0; i < STEP_BYTES / 32; i++) {
+#pragma unroll
+            for (int row = 0; row < ROWS; row += MMA_ROWS) {
+                auto& part = reinterpret_cast<float(&)[MMA_ROWS / 2]>(sums[row / 2]);
+                multiply(part, a + 2 * i, b + row * STEP_BYTES / 16 + 2 * i, i > 0 || accumulates);
+            }
+        }
+        multiply_commit();
+    }
+
+    __device__ __forceinline__ void release(int stage) {
+        if (num_refills-- <= 0 || empty_barrier == 0) return;
+        if (CLUSTER == 1) {
+            barrier_arrive(empty_barrier + stage * 8);
+        } else {
+            barrier_arrive_cluster(empty_barrier + stage * 8);
+        }
+    }
+};
+
+// A warpgroup's way through the steps of a tile: it begins to multiply stages and, once that is done, releases them.
+// Which MMAs are done follows from how many steps have been begun since.
+struct Steps {
+    Consumer& consumer;
+    Slot& next;   // to be multiplied
+    Slot oldest;  // not released
+    int num_left;
+
+    __device__ __forceinline__ Steps(Consumer& consumer, Slot& slot, int num_steps)
+        : consumer(consumer), next(slot), oldest(slot), num_left(num_steps) {}
+
+    __device__ __forceinline__ void begin(float (&sums)[SUMS], bool accumulates) {
+        consumer.issue(next, sums, accumulates);
+        next.advance();
+    }
+
+    // Releases a stage, but for the tile's last.
+    __device__ __forceinline__ void release() {
+        if (--num_left == 0) return;
+        consumer.release(oldest.stage);
+        oldest.advance();
+    }
+};
+
+#if !EXACT
+
+// A warpgroup's sums of a tile; the last stage, which is returned, is not released.
+__device__ __forceinline__ int multiply_tile(Consumer& consumer, Slot& slot, int num_steps, float (&sums)[SUMS]) {
+    Steps steps(consumer, slot, num_steps);
+    for (int i = 0; i < num_steps; i++) {
+        steps.begin(sums, i > 0);
+        multiply_wait<1>();
+        if (i > 0) steps.release();
+    }
+    multiply_wait<0>();
+    return steps.oldest.stage;
+}
+
+#else
+
+// Begins two steps, which have sums of their own.
+__device__ __forceinline__ void begin_chain(Steps& steps, float (&chain)[SUMS], int count = 2) {
+    steps.begin(chain, false);
+    if (count == 2) steps.begin(chain, true);
+}
+
+// Adds a chain's sums to a tile's, when at most so many later steps are under way.
+template <int NUM_LATER>
+__device__ __forceinline__ void add_chain(
+    Steps& steps, const float (&chain)[SUMS], float (&sums)[SUMS], int count = 2) {
+    multiply_wait<NUM_LATER>();
+    steps.release();
+    if (count == 2) steps.release();
+#pragma unroll
+    for (int i = 0; i < SUMS; i++) sums[i] += chain[i];
+}
+
+// The same, by chains of two steps, of which the first may have one. With three warpgroups there are registers for one
+// chain, and the tensor cores multiply for other warpgroups while it is added; else for the next chain.
+__device__ __forceinline__ int multiply_tile(Consumer& consumer, Slot& slot, int num_steps, float (&sums)[SUMS]) {
+    Steps steps(consumer, slot, num_steps);
+#pragma unroll
+    for (int i = 0; i < SUMS; i++) sums[i] = 0;
+    const int first_count = 2 - num_steps % 2, num_chains = (num_steps + 1) / 2;
+    float even[SUMS];
+    begin_chain(steps, even, first_count);
+    if constexpr (GROUPS == 3) {
+        add_chain<0>(steps, even, sums, first_count);
+        for (int i = 1; i < num_chains; i++) {
+            begin_chain(steps, even);
+            add_chain<0>(steps, even, sums);
+        }
+    } else {
+        float odd[SUMS];
+        int count = first_count;
+        int i = 1;
+        for (; i + 1 < num_chains; i += 2) {
+            begin_chain(steps, odd);
+            add_chain<2>(steps, even, sums, count);
+            count = 2;
+            begin_chain(steps, even);
+            add_chain<2>(steps, odd, sums);
+        }
+        if (i < num_chains) {
+            begin_chain(steps, odd);
+            add_chain<2>(steps, even, sums, count);
+            add_chain<0>(steps, odd, sums);
+        } else {
+            add_chain<0>(steps, even, sums, count);
+        }
+    }
+    return steps.oldest.stage;
+}
+
+#endif
+
+// Where a warpgroup finds the sums of other parts: each thread those with the same place in other blocks.
+struct Pieces {
+    static constexpr int BYTES = OWN_SUMS * THREADS_OF_GROUP * 4;
+    u32 first;    // this thread's
+    u32 barrier;  // all have come
+
+    __device__ __forceinline__ explicit Pieces(const Consumer& consumer)
+        : first(consumer.shared + X_PLACE + consumer.group * (PARTS - 1) * BYTES + consumer.thread * 16),
+          barrier(consumer.shared + MERGED_PLACE + consumer.group * 8) {}
+};
+
+// Sends each block that has another part of the same tile the sums of those rows that it writes.
+__device__ __forceinline__ void send_sums(const Consumer& consumer, const Place& place, const float (&sums)[SUMS]) {
+    const Pieces pieces(consumer);
+    // A ring takes in others' sums once no warpgroup needs it any more.
+    if (consumer.thread < PARTS) {
+        const int rank = Place::rank(consumer.thread, place.row_rank);
+        barrier_arrive_cluster(cluster_address(consumer.shared + DONE_PLACE, rank));
+    }
+    barrier_wait(consumer.shared + DONE_PLACE, 0);
+#pragma unroll
+    for (int part = 0; part < PARTS; part++) {
+        if (part == place.part) continue;
+        const int rank = Place::rank(part, place.row_rank);
+        const int piece = (place.part - part + PARTS) % PARTS - 1;
+        const u32 to = cluster_address(pieces.first + piece * Pieces::BYTES, rank);
+        const u32 barrier = cluster_address(pieces.barrier, rank);
+#pragma unroll
+        for (int i = 0; i < OWN_SUMS; i += 4)
+            store_cluster(to + i * THREADS_OF_GROUP * 4, &sums[part * OWN_SUMS + i], barrier);
+    }
+}
+
+// Adds what the other parts have sent to the block's own sums, which begin at `first`.
+__device__ __forceinline__ void add_received(const Consumer& consumer, float (&sums)[SUMS], int first) {
+    const Pieces pieces(consumer);
+    barrier_wait_cluster(pieces.barrier, 0);
+#pragma unroll
+    for (int piece = 0; piece < PARTS - 1; piece++) {
+#pragma unroll
+        for (int i = 0; i < OWN_SUMS; i += 4) {
+            const float4 values = load_shared_floats(pieces.first + piece * Pieces::BYTES + i * THREADS_OF_GROUP * 4);
+            float* own = &sums[first + i];
+            own[0] += values.x, own[1] += values.y, own[2] += values.z, own[3] += values.w;
+        }
+    }
+}

@@ -1,0 +1,109 @@
+// What a GEMM's sums are multiplied by and added to, and the residual stream; see gemm.cu.
+
+#pragma once
+
+#include "gemm_layout.cuh"
+
+// act(gate) · up: both activations are the gate times a sigmoid.
+__device__ __forceinline__ float apply_gate(float gate, float up) {
+    const float z = ACTIVATION == 1 ? gate : 1.5957691216057308f * gate * (1.0f + 0.044715f * gate * gate);
+    return __fdividef(gate, 1.0f + __expf(-z)) * up;
+}
+
+// Two values as 16 bits each, the first in the lower half.
+__device__ __forceinline__ u32 pack(float low, float high) {
+    u32 result;
+#if HALF
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+#else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+#endif
+    return result;
+}
+
+__device__ __forceinline__ float widen(u16 value) {
+    float result;
+#if HALF
+    asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value));
+#else
+    result = __uint_as_float(u32(value) << 16);
+#endif
+    return result;
+}
+
+// What a thread's sums are multiplied by and added to, for its two rows of W.
+struct ChannelPair {
+    float first, second;
+};
+
+struct Outputs {
+    const float* row_scales;     // [M], or sums of squares [M, num_squares], a multiple of 4
+    const float* weight_scales;  // [N]
+    const u16* bias;             // [N], or null
+    u16* out;                    // [M, num_outputs], the residual stream if ADDED
+    const u16* norm_weight;      // [num_outputs]
+    u16* weighted;               // [M, num_outputs]
+    float* squares;              // [M, num_outputs / BLOCK]
+    int num_rows, num_outputs, num_squares, num_features;
+    float eps;
+
+    // The factor of a row's sums: its scale, or the inverse root mean square of its inputs.
+    __device__ __forceinline__ float row_scale(int row) const {
+        if (row >= num_rows) return 0;
+        if (FLOAT8) return row_scales[row];
+        const float4* squares_of_row = reinterpret_cast<const float4*>(row_scales + row * num_squares);
+        float sum = 0;
+#pragma unroll 4
+        for (int i = 0; i < num_squares / 4; i++) {
+            const float4 squares = squares_of_row[i];
+            sum += (squares.x + squares.y) + (squares.z + squares.w);
+        }
+        return rsqrtf(sum / num_features + eps);
+    }
+
+    // A vector's values for the thread whose first row of W gives this output; the other is the up projection's, or
+    // eight outputs further.
+    template <typename Load>
+    __device__ __forceinline__ ChannelPair pair(int output, Load load) const {
+        const int other = GATED ? num_outputs + output : output + 8;
+        const bool has_other = GATED ? output < num_outputs : other < num_outputs;
+        return {output < num_outputs ? load(output) : 0, has_other ? load(other) : 0};
+    }
+
+    __device__ __forceinline__ ChannelPair scales(int output) const {
+        if (!FLOAT8) return {1, 1};
+        return pair(output, [&](int i) { return weight_scales[i]; });
+    }
+
+    __device__ __forceinline__ ChannelPair shifts(int output) const {
+        if (bias == nullptr) return {0, 0};
+        return pair(output, [&](int i) { return widen(bias[i]); });
+    }
+};
+
+// Eight outputs of a row, 16 bits each.
+struct alignas(16) Piece {
+    u32 words[4];
+
+    __device__ __forceinline__ float2 pair(int i) const {
+        return make_float2(widen(u16(words[i])), widen(u16(words[i] >> 16)));
+    }
+};
+
+// Adds eight outputs, which are rounded, to the residual stream, and leaves what the norm behind needs; the sum of squares.
+__device__ __forceinline__ float add_piece(
+    const Outputs& outputs, u64 place, const Piece& piece, const Piece& residual, const Piece& norm_weight) {
+    Piece sums, weighted;
+    float square = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 result = piece.pair(i), stream = residual.pair(i), factor = norm_weight.pair(i);
+        sums.words[i] = pack(result.x + stream.x, result.y + stream.y);
+        const float2 sum = sums.pair(i);
+        weighted.words[i] = pack(sum.x * factor.x, sum.y * factor.y);
+        square += sum.x * sum.x + sum.y * sum.y;
+    }
+    *reinterpret_cast<Piece*>(outputs.out + place) = sums;
+    *reinterpret_cast<Piece*>(outputs.weighted + place) = weighted;
+    return square;
+}

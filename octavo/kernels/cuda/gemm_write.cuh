@@ -1,0 +1,122 @@
+// How a warpgroup turns its sums into rows of outputs; see gemm.cu.
+
+#pragma once
+
+#include "gemm_multiply.cuh"
+#include "gemm_outputs.cuh"
+
+// How a warpgroup writes a tile: 64 rows of x at a time, of which threads that are neighbours write neighbouring outputs.
+struct Writer {
+    static constexpr int AT_ONCE = OWN_ROWS < 64 ? OWN_ROWS : 64;
+    static constexpr int PIECES = BLOCK_OUTPUTS / 8;  // of a row, which as many neighbouring lanes write
+    static constexpr int STRIDE = THREADS_OF_GROUP / PIECES;
+    static constexpr int COUNT = (AT_ONCE + STRIDE - 1) / STRIDE;  // of a thread
+
+    const Consumer& consumer;
+    const Outputs& outputs;
+    int tile_row;    // of x
+    int block;       // of W
+    int piece, row;  // the first that this thread writes
+    ChannelPair scale, shift;
+    Piece norm_weight;
+    Piece residual[COUNT];  // of the chunk that is next
+
+    // Loads what is there before the sums are, for a tile of which this thread block writes the rows from `first_row` on.
+    __device__ __forceinline__ Writer(
+        const Consumer& consumer, const Outputs& outputs, int tile_row, int first_row, int block)
+        : consumer(consumer),
+          outputs(outputs),
+          tile_row(tile_row),
+          block(block),
+          piece(consumer.thread % PIECES),
+          row(consumer.thread / PIECES) {
+        const int lane_output = consumer.thread / 32 * (BLOCK_OUTPUTS / 4) + consumer.thread % 32 / 4;
+        scale = outputs.scales(block * BLOCK_OUTPUTS + lane_output);
+        shift = outputs.shifts(block * BLOCK_OUTPUTS + lane_output);
+        if (ADDED && output() < outputs.num_outputs)
+            norm_weight = *reinterpret_cast<const Piece*>(outputs.norm_weight + output());
+        load_residual(residual, first_row);
+    }
+
+    // Pieces of rows are swizzled, so that those of eight rows lie in different banks.
+    __device__ __forceinline__ static u32 staged(u32 staging, int row, int piece) {
+        return staging + row * 128 + ((piece ^ (row % 8)) * 16);
+    }
+
+    __device__ __forceinline__ int output() const { return block * BLOCK_OUTPUTS + piece * 8; }
+
+    // Where this thread's piece number `i` of a chunk lies in the outputs; false if it is none.
+    __device__ __forceinline__ bool find(int chunk, int i, u64& place) const {
+        const int local = i * STRIDE + row, m = tile_row + chunk + local;
+        place = u64(m) * outputs.num_outputs + output();
+        return local < AT_ONCE && m < outputs.num_rows && output() < outputs.num_outputs;
+    }
+
+    __device__ __forceinline__ void load_residual(Piece (&to)[COUNT], int chunk) const {
+        u64 place;
+#pragma unroll
+        for (int i = 0; ADDED && i < COUNT; i++)
+            if (find(chunk, i, place)) to[i] = *reinterpret_cast<const Piece*>(outputs.out + place);
+    }
+
+    // Scales, gates and rounds the sums of a chunk, and transposes them.
+    __device__ __forceinline__ void stage(u32 staging, const float (&sums)[SUMS], int chunk) const {
+        constexpr int BLOCKS = GATED ? 4 : 2;  // of eight rows, in a store
+        const int lane = consumer.thread % 32, warp = consumer.thread / 32, matrix = lane / 8;
+        const u32 to = staged(staging, (GATED ? matrix : matrix / 2) * 8 + lane % 8, GATED ? warp : 2 * warp + matrix % 2);
+        const u32 scales = consumer.shared + ROW_SCALE_PLACE + (lane % 4 * 2) * 4;
+#pragma unroll
+        for (int rows = 0; rows < AT_ONCE; rows += 8 * BLOCKS) {
+            u32 packed[4];
+#pragma unroll
+            for (int i = 0; i < BLOCKS; i++) {
+                const int row = chunk + rows + i * 8;
+                const float2 row_scale = SCALES_ROWS ? load_shared_pair(scales + row * 4) : make_float2(1, 1);
+                const float* own = &sums[row / 2];
+                const float a = own[0] * (row_scale.x * scale.first) + shift.first;
+                const float b = own[1] * (row_scale.y * scale.first) + shift.first;
+                const float c = own[2] * (row_scale.x * scale.second) + shift.second;
+                const float d = own[3] * (row_scale.y * scale.second) + shift.second;
+                if (GATED) {
+                    packed[i] = pack(apply_gate(a, c), apply_gate(b, d));
+                } else {
+                    packed[2 * i % 4] = pack(a, b);
+                    packed[2 * i % 4 + 1] = pack(c, d);
+                }
+            }
+            store_transposed(to + rows * 128, packed[0], packed[1], packed[2], packed[3]);
+        }
+    }
+
+    // Writes the results of OWN_ROWS rows from the tile's `first_row` on, by way of the tile of W that this warpgroup
+    // alone has read last.
+    __device__ __forceinline__ void write(u32 staging, const float (&sums)[SUMS], int first_row) {
+#pragma unroll
+        for (int chunk = first_row; chunk < first_row + OWN_ROWS; chunk += AT_ONCE) {
+            const bool is_last = chunk + AT_ONCE == first_row + OWN_ROWS;
+            if (chunk > first_row) consumer.sync_group();
+            stage(staging, sums, chunk);
+            consumer.sync_group();
+            Piece next[COUNT];
+            if (!is_last) load_residual(next, chunk + AT_ONCE);
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) {
+                u64 place;
+                const bool is_there = find(chunk, i, place);
+                Piece result;
+                if (is_there) result = load_shared<Piece>(staged(staging, i * STRIDE + row, piece));
+                if (ADDED) {
+                    float square = is_there ? add_piece(outputs, place, result, residual[i], norm_weight) : 0;
+#pragma unroll
+                    for (int lanes = 1; lanes < PIECES; lanes *= 2) square += __shfl_xor_sync(~0u, square, lanes);
+                    const int m = tile_row + chunk + i * STRIDE + row;
+                    if (is_there && piece == 0) outputs.squares[m * (outputs.num_outputs / BLOCK) + block] = square;
+                } else if (is_there) {
+                    *reinterpret_cast<Piece*>(outputs.out + place) = result;
+                }
+            }
+#pragma unroll
+            for (int i = 0; ADDED && !is_last && i < COUNT; i++) residual[i] = next[i];
+        }
+    }
+};
