@@ -104,9 +104,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm(
     const Outputs outputs,
     int num_steps,         // of 128 bytes of K
     int num_row_groups,    // of SHARE_W tiles of x
-    int num_weight_tiles,  // of WEIGHTS rows
-    const u8* next,        // what the kernel behind reads from memory, or null
-    u32 next_bytes)        // of it, for each block
+    int num_weight_tiles)  // of WEIGHTS rows
 {
     extern __shared__ __align__(1024) u8 memory[];
     const u32 shared = shared_address(memory);
@@ -128,10 +126,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm(
         if constexpr (GROUPS > 1) release_registers<GROUPS == 2 ? 40 : 32>();
         // The thread that has initialised the barriers may use its own block's at once.
         if (SHARE_W > 1) join_cluster();
-        if (producer_thread == 0) {
-            produce_weights(shared, &weight_map, place);
-            prefetch(next + u64(blockIdx.x) * next_bytes, next_bytes);
-        }
+        if (producer_thread == 0) produce_weights(shared, &weight_map, place);
         __syncwarp();
         if (SHARE_W == 1) join_cluster();
         if (producer_thread == 32) {

@@ -61,7 +61,7 @@ struct Writer {
 
     // Scales, gates and rounds the sums of a chunk, and transposes them.
     __device__ __forceinline__ void stage(u32 staging, const float (&sums)[SUMS], int chunk) const {
-        constexpr int BLOCKS = GATED ? 4 : 2;  // of eight rows, in a store
+        constexpr int BLOCKS = GATED ? 4 : AT_ONCE < 16 ? 1 : 2;  // of eight rows, in a store
         const int lane = consumer.thread % 32, warp = consumer.thread / 32, matrix = lane / 8;
         const u32 to = staged(staging, (GATED ? matrix : matrix / 2) * 8 + lane % 8, GATED ? warp : 2 * warp + matrix % 2);
         const u32 scales = consumer.shared + ROW_SCALE_PLACE + (lane % 4 * 2) * 4;
@@ -84,7 +84,11 @@ struct Writer {
                     packed[2 * i % 4 + 1] = pack(c, d);
                 }
             }
-            store_transposed(to + rows * 128, packed[0], packed[1], packed[2], packed[3]);
+            if constexpr (AT_ONCE < 16) {
+                store_transposed(to, packed[0], packed[1]);
+            } else {
+                store_transposed(to + rows * 128, packed[0], packed[1], packed[2], packed[3]);
+            }
         }
     }
 

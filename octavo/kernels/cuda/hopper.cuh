@@ -147,11 +147,6 @@ __device__ __forceinline__ void multicast_box_4d(
         : "memory");
 }
 
-// Lets the L2 cache read memory, a multiple of 16 bytes.
-__device__ __forceinline__ void prefetch(const void* from, u32 num_bytes) {
-    if (num_bytes > 0) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(num_bytes) : "memory");
-}
-
 // What threads have written to shared memory comes before what TMA and tensor cores do there from now on.
 __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -191,6 +186,12 @@ __device__ __forceinline__ void store_shared(u32 address, float value) {
 __device__ __forceinline__ void store_transposed(u32 address, u32 a, u32 b, u32 c, u32 d) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
                  "r"(c), "r"(d)
+                 : "memory");
+}
+
+// Two of them; the addresses of the first 16 lanes count.
+__device__ __forceinline__ void store_transposed(u32 address, u32 a, u32 b) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(a), "r"(b)
                  : "memory");
 }
 

@@ -46,7 +46,7 @@ def test_what_is_chosen_fits(shape: tuple[int, int, bool], is_float8: bool, num_
         row_tiles = tile.num_row_groups(num_rows) * tile.share_w
         assert (row_tiles - tile.share_w) * tile.num_rows < num_rows <= row_tiles * tile.num_rows
         own_rows = tile.num_rows // tile.num_parts
-        assert own_rows % (32 if is_gated else 16) == 0
+        assert own_rows % (32 if is_gated else 8) == 0
         if tile.num_parts > 1:
             assert tile.num_clusters == num_weight_tiles
             assert tile.num_parts * 128 <= num_features * (1 if is_float8 else 2) + 127
