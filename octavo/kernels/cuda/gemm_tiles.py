@@ -63,7 +63,7 @@ class GemmTile:
 
     Attributes:
         num_groups: warpgroups of a block that multiply, one to three.
-        num_rows: rows of ``x`` in a tile: 16, 32, 64, 96, 128, 192 or 256.
+        num_rows: rows of ``x`` in a tile: 32, 64, 128 or 256.
         num_stages: depth of a block's ring.
         share_w: blocks of a cluster that multiply the same rows of W.
         num_parts: blocks of a cluster that each sum a part of K; more than one only if each has a single tile.

@@ -1,6 +1,6 @@
 // wgmma: the four warps of a warpgroup multiply 64 rows of A by MMA_ROWS rows of B, 32 bytes of each at a time, both
 // read from shared memory, and add to sums in their registers. The instruction is asynchronous and names each register,
-// so that its text depends on MMA_ROWS, a macro: 16, 32, 64, 96, 128, 192 or 256.
+// so that its text depends on MMA_ROWS, a macro: 32, 64, 128 or 256.
 //
 // A thread's sums: d[4 j + 2 h + b] belongs to row 16 w + l / 4 + 8 h of A and row 8 j + 2 (l % 4) + b of B, for warp w
 // and lane l.
@@ -46,11 +46,7 @@
 #define SUMS_128(d) SUMS_120(d), SUM_8(d, 120)
 
 // The sums' registers, and the names of the three operands after them.
-#if MMA_ROWS == 16
-#define NAMES NAMES_8
-#define SUM_OPERANDS SUMS_8
-#define OTHERS "%8", "%9", "%10"
-#elif MMA_ROWS == 32
+#if MMA_ROWS == 32
 #define NAMES NAMES_16
 #define SUM_OPERANDS SUMS_16
 #define OTHERS "%16", "%17", "%18"
@@ -58,18 +54,10 @@
 #define NAMES NAMES_32
 #define SUM_OPERANDS SUMS_32
 #define OTHERS "%32", "%33", "%34"
-#elif MMA_ROWS == 96
-#define NAMES NAMES_48
-#define SUM_OPERANDS SUMS_48
-#define OTHERS "%48", "%49", "%50"
 #elif MMA_ROWS == 128
 #define NAMES NAMES_64
 #define SUM_OPERANDS SUMS_64
 #define OTHERS "%64", "%65", "%66"
-#elif MMA_ROWS == 192
-#define NAMES NAMES_96
-#define SUM_OPERANDS SUMS_96
-#define OTHERS "%96", "%97", "%98"
 #elif MMA_ROWS == 256
 #define NAMES NAMES_128
 #define SUM_OPERANDS SUMS_128

@@ -17,19 +17,16 @@ pytestmark = pytest.mark.skipif(
 FLOAT8 = torch.float8_e4m3fn
 # Warpgroups, rows, stages, blocks that share W, parts of K.
 DIVISIONS = [
-    (1, 16, 6, 1, 1),
     (1, 32, 4, 2, 2),
     (1, 32, 10, 1, 4),
     (2, 64, 4, 2, 1),
     (3, 64, 7, 1, 4),
-    (2, 96, 5, 1, 1),
     (1, 128, 9, 2, 1),
     (1, 128, 6, 1, 2),
     (2, 128, 6, 2, 2),
     (2, 128, 6, 1, 4),
     (3, 128, 5, 1, 1),
     (3, 128, 5, 1, 4),
-    (2, 192, 4, 1, 1),
     (1, 256, 5, 1, 2),
     (2, 256, 4, 2, 1),
     (2, 256, 4, 1, 4),
@@ -118,7 +115,7 @@ def test_products(
 
 
 @pytest.mark.parametrize("dtype", [FLOAT8, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("division", [each for each in DIVISIONS if each[4] == 1 and each[1] % 32 == 0], ids=str)
+@pytest.mark.parametrize("division", [each for each in DIVISIONS if each[4] == 1], ids=str)
 def test_blocks_with_several_tiles(division: tuple[int, ...], dtype: torch.dtype) -> None:
     case = Case((200, 2000, 1024), dtype, torch.bfloat16, "silu")
     case.check(tile_of(division, len(case.weight), is_persistent=True))
