@@ -18,7 +18,7 @@
 //
 // Constants, given as macros:
 //   GROUPS      warpgroups that multiply, 1 to 3
-//   ROWS        rows of x in a tile: 32, 64, 128 or 256
+//   ROWS        rows of x in a tile: 32, 64, 128, 192 or 256
 //   STAGES      of the ring, at least 4
 //   SHARE_W, PARTS: their product is the size of the cluster
 //   FLOAT8      whether values are e4m3, with scales

@@ -19,7 +19,7 @@ constexpr int SUMS = ROWS / 2;  // of a thread
 constexpr int OWN_ROWS = ROWS / PARTS, OWN_SUMS = SUMS / PARTS;  // of which a thread writes the results
 
 static_assert(STAGES >= 4, "two chains of two steps are under way");
-static_assert(OWN_ROWS % (GATED ? 32 : OWN_ROWS < 16 ? 8 : 16) == 0, "rows are written by matrices of eight");
+static_assert(OWN_ROWS % 32 == 0 || (!GATED && OWN_ROWS <= 16), "rows are written 32 at a time, or all at once");
 static_assert(!(ADDED && (GATED || HALF)) && !(NORMED && (FLOAT8 || HALF)), "the residual stream is bfloat16");
 static_assert(GROUPS * (PARTS - 1) * OWN_SUMS * THREADS_OF_GROUP * 4 <= STAGES * X_BYTES, "others' sums fit in the ring");
 

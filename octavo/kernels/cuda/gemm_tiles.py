@@ -22,6 +22,8 @@ MIN_ROWS, MAX_ROWS = 17, 512
 _MANY_ROWS, _LARGE_WEIGHT = 256, 32 << 20
 """With more rows, the library multiplies weights of so many bytes as fast, without a gate."""
 
+_ROWS = (32, 64, 128, 192, 256)
+"""Of a tile; numbers of rows up to the same one of these are divided alike."""
 STEP_BYTES = 128
 """Of K, in a stage of the ring."""
 _SHARED_BYTES = 227 << 10
@@ -63,7 +65,7 @@ class GemmTile:
 
     Attributes:
         num_groups: warpgroups of a block that multiply, one to three.
-        num_rows: rows of ``x`` in a tile: 32, 64, 128 or 256.
+        num_rows: rows of ``x`` in a tile: 32, 64, 128, 192 or 256.
         num_stages: depth of a block's ring.
         share_w: blocks of a cluster that multiply the same rows of W.
         num_parts: blocks of a cluster that each sum a part of K; more than one only if each has a single tile.
@@ -135,7 +137,7 @@ def choose_tile(
     if num_rows > _MANY_ROWS and not is_gated and num_bytes >= _LARGE_WEIGHT:
         return None
     # Steps of an engine are padded to few numbers of rows: sums of all these are divided alike.
-    num_rows = max(1 << (num_rows - 1).bit_length(), 32) if num_rows <= 256 else math.ceil(num_rows / 128) * 128
+    num_rows = next((most for most in _ROWS if num_rows <= most), math.ceil(num_rows / 128) * 128)
     num_steps = math.ceil(num_features * (1 if is_float8 else 2) / STEP_BYTES)
     return _fastest_tile(num_rows, num_weights, num_steps, is_gated, num_sms)
 
@@ -149,7 +151,7 @@ def _fastest_tile(num_rows: int, num_weights: int, num_steps: int, is_gated: boo
 def _divisions(num_rows: int, num_weights: int, num_steps: int, is_gated: bool, num_sms: int) -> Iterator[GemmTile]:
     """All divisions that the kernel has, with as many stages as fit."""
     for groups in (1, 2, 3):
-        for rows in (32, 64, 128, 256):
+        for rows in _ROWS:
             stage_bytes = STEP_BYTES * (groups * GROUP_WEIGHTS + rows) + _BARRIER_BYTES
             num_stages = min((_SHARED_BYTES - _fixed_bytes(groups, rows)) // stage_bytes, _MAX_STAGES)
             for share_w, parts in ((1, 1), (2, 1), (1, 2), (1, 4)):
@@ -158,7 +160,8 @@ def _divisions(num_rows: int, num_weights: int, num_steps: int, is_gated: bool, 
                 has_registers = tile.cluster_size == 1 or groups * rows < 3 * 256
                 if (
                     has_registers
-                    and rows * share_w <= max(num_rows, 32)
+                    and rows <= num_rows
+                    and rows * share_w <= 1 << (num_rows - 1).bit_length()
                     and tile.num_row_groups(num_rows) <= _MAX_ROW_GROUPS
                     and parts <= num_steps
                     and _merges(tile, is_gated)
@@ -171,7 +174,8 @@ def _merges(tile: GemmTile, is_gated: bool) -> bool:
     """Whether a block can write a part of the rows, and its ring for ``x`` take in the other parts' sums of these."""
     own_rows = tile.num_rows // tile.num_parts
     received = 4 * tile.num_weights * own_rows * (tile.num_parts - 1)
-    return own_rows % (32 if is_gated else 8) == 0 and received <= tile.num_stages * STEP_BYTES * tile.num_rows
+    is_written = own_rows % 32 == 0 or (own_rows <= 16 and not is_gated)
+    return is_written and received <= tile.num_stages * STEP_BYTES * tile.num_rows
 
 
 def _capacity(tile: GemmTile, num_sms: int) -> int:

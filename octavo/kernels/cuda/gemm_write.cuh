@@ -7,7 +7,7 @@
 
 // How a warpgroup writes a tile: 64 rows of x at a time, of which threads that are neighbours write neighbouring outputs.
 struct Writer {
-    static constexpr int AT_ONCE = OWN_ROWS < 64 ? OWN_ROWS : 64;
+    static constexpr int AT_ONCE = OWN_ROWS % 64 == 0 ? 64 : OWN_ROWS % 32 == 0 ? 32 : OWN_ROWS;
     static constexpr int PIECES = BLOCK_OUTPUTS / 8;  // of a row, which as many neighbouring lanes write
     static constexpr int STRIDE = THREADS_OF_GROUP / PIECES;
     static constexpr int COUNT = (AT_ONCE + STRIDE - 1) / STRIDE;  // of a thread

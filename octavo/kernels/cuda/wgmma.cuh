@@ -1,6 +1,6 @@
 // wgmma: the four warps of a warpgroup multiply 64 rows of A by MMA_ROWS rows of B, 32 bytes of each at a time, both
 // read from shared memory, and add to sums in their registers. The instruction is asynchronous and names each register,
-// so that its text depends on MMA_ROWS, a macro: 32, 64, 128 or 256.
+// so that its text depends on MMA_ROWS, a macro: 32, 64, 128, 192 or 256.
 //
 // A thread's sums: d[4 j + 2 h + b] belongs to row 16 w + l / 4 + 8 h of A and row 8 j + 2 (l % 4) + b of B, for warp w
 // and lane l.
@@ -58,6 +58,10 @@
 #define NAMES NAMES_64
 #define SUM_OPERANDS SUMS_64
 #define OTHERS "%64", "%65", "%66"
+#elif MMA_ROWS == 192
+#define NAMES NAMES_96
+#define SUM_OPERANDS SUMS_96
+#define OTHERS "%96", "%97", "%98"
 #elif MMA_ROWS == 256
 #define NAMES NAMES_128
 #define SUM_OPERANDS SUMS_128

@@ -46,7 +46,7 @@ def test_what_is_chosen_fits(shape: tuple[int, int, bool], is_float8: bool, num_
         row_tiles = tile.num_row_groups(num_rows) * tile.share_w
         assert (row_tiles - tile.share_w) * tile.num_rows < num_rows <= row_tiles * tile.num_rows
         own_rows = tile.num_rows // tile.num_parts
-        assert own_rows % (32 if is_gated else 8) == 0
+        assert own_rows % 32 == 0 or (own_rows in (8, 16) and not is_gated)
         if tile.num_parts > 1:
             assert tile.num_clusters == num_weight_tiles
             assert tile.num_parts * 128 <= num_features * (1 if is_float8 else 2) + 127
@@ -57,7 +57,7 @@ def test_what_is_chosen_fits(shape: tuple[int, int, bool], is_float8: bool, num_
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_blocks_of_one_tile_run_at_once(shape: tuple[int, int, bool]) -> None:
-    for num_rows in (32, 64, 128, 256):
+    for num_rows in (32, 64, 128, 192, 256):
         tile = choose(num_rows, shape)
         assert tile is not None
         # Clusters of more than two blocks do not reach all multiprocessors.
@@ -66,7 +66,7 @@ def test_blocks_of_one_tile_run_at_once(shape: tuple[int, int, bool]) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_rows_of_a_graph_are_divided_alike(shape: tuple[int, int, bool]) -> None:
-    for fewest, most in ((MIN_ROWS, 32), (33, 64), (65, 128), (129, 256), (385, 512)):
+    for fewest, most in ((MIN_ROWS, 32), (33, 64), (65, 128), (129, 192), (193, 256), (385, 512)):
         assert len({choose(num_rows, shape) for num_rows in range(fewest, most + 1)}) == 1
 
 
