@@ -5,9 +5,9 @@
 // full of tiles of W, another of tiles of x, 128 bytes of K a step; the first does not wait for the kernel before. The
 // other warpgroups multiply what lies in the ring: W is wgmma's A, x its B.
 //
-// Two blocks of a cluster that have neighbouring tiles of x share W (SHARE_W): each loads half of its tile, and the copy
-// engine writes it to both (multicast), so that memory and L2 cache deliver it once. And blocks can divide K (PARTS):
-// they exchange their sums through the cluster's shared memory, and write the results of some rows each.
+// Two blocks of a cluster that have neighbouring tiles of x share W (SHARE_W): each loads half of its tile, and TMA
+// writes it to both (multicast), so that memory and L2 cache deliver it once. And blocks can divide K (PARTS): they
+// exchange their sums through the cluster's shared memory, and write the results of some rows each.
 //
 // Norms of bfloat16 rows need no launch between two GEMMs. The one adds its outputs to the residual stream, and leaves
 // the sums times the norm's weight and their sums of squares (ADDED); the other multiplies those weighted rows, and its
@@ -26,7 +26,7 @@
 //   ACTIVATION  0: none, 1: silu, 2: gelu_tanh
 //   NORMED, ADDED: see above
 
-// The assembler bounds an instruction's registers by those at the launch, of which a thread has 128 with four warpgroups.
+// The assembler bounds an instruction's registers by those at the launch: with four warpgroups, a thread has 128.
 #if GROUPS == 3 && ROWS == 256
 #define MMA_ROWS 128
 #else

@@ -21,7 +21,7 @@ constexpr int OWN_ROWS = ROWS / PARTS, OWN_SUMS = SUMS / PARTS;  // of which a t
 static_assert(STAGES >= 4, "two chains of two steps are under way");
 static_assert(OWN_ROWS % 32 == 0 || (!GATED && OWN_ROWS <= 16), "rows are written 32 at a time, or all at once");
 static_assert(!(ADDED && (GATED || HALF)) && !(NORMED && (FLOAT8 || HALF)), "the residual stream is bfloat16");
-static_assert(GROUPS * (PARTS - 1) * OWN_SUMS * THREADS_OF_GROUP * 4 <= STAGES * X_BYTES, "others' sums fit in the ring");
+static_assert(GROUPS * (PARTS - 1) * OWN_SUMS * THREADS_OF_GROUP * 4 <= STAGES * X_BYTES, "others' sums fit");
 
 // Shared memory: the ring, then scales of x's rows and the barriers.
 constexpr int X_PLACE = STAGES * WEIGHT_BYTES;

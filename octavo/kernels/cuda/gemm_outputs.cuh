@@ -90,7 +90,8 @@ struct alignas(16) Piece {
     }
 };
 
-// Adds eight outputs, which are rounded, to the residual stream, and leaves what the norm behind needs; the sum of squares.
+// Adds eight outputs, which are rounded, to the residual stream, and leaves what the norm behind needs. Returns the sum
+// of squares.
 __device__ __forceinline__ float add_piece(
     const Outputs& outputs, u64 place, const Piece& piece, const Piece& residual, const Piece& norm_weight) {
     Piece sums, weighted;

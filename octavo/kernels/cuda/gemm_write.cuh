@@ -5,7 +5,7 @@
 #include "gemm_multiply.cuh"
 #include "gemm_outputs.cuh"
 
-// How a warpgroup writes a tile: 64 rows of x at a time, of which threads that are neighbours write neighbouring outputs.
+// A warpgroup writes a tile 64 rows of x at a time, of which threads that are neighbours write neighbouring outputs.
 struct Writer {
     static constexpr int AT_ONCE = OWN_ROWS % 64 == 0 ? 64 : OWN_ROWS % 32 == 0 ? 32 : OWN_ROWS;
     static constexpr int PIECES = BLOCK_OUTPUTS / 8;  // of a row, which as many neighbouring lanes write
@@ -21,7 +21,7 @@ struct Writer {
     Piece norm_weight;
     Piece residual[COUNT];  // of the chunk that is next
 
-    // Loads what is there before the sums are, for a tile of which this thread block writes the rows from `first_row` on.
+    // Loads what is there before the sums are, for a tile of which this block writes the rows from `first_row` on.
     __device__ __forceinline__ Writer(
         const Consumer& consumer, const Outputs& outputs, int tile_row, int first_row, int block)
         : consumer(consumer),
@@ -63,7 +63,8 @@ struct Writer {
     __device__ __forceinline__ void stage(u32 staging, const float (&sums)[SUMS], int chunk) const {
         constexpr int BLOCKS = GATED ? 4 : AT_ONCE < 16 ? 1 : 2;  // of eight rows, in a store
         const int lane = consumer.thread % 32, warp = consumer.thread / 32, matrix = lane / 8;
-        const u32 to = staged(staging, (GATED ? matrix : matrix / 2) * 8 + lane % 8, GATED ? warp : 2 * warp + matrix % 2);
+        const int to_row = (GATED ? matrix : matrix / 2) * 8 + lane % 8;
+        const u32 to = staged(staging, to_row, GATED ? warp : 2 * warp + matrix % 2);
         const u32 scales = consumer.shared + ROW_SCALE_PLACE + (lane % 4 * 2) * 4;
 #pragma unroll
         for (int rows = 0; rows < AT_ONCE; rows += 8 * BLOCKS) {

@@ -184,8 +184,8 @@ __device__ __forceinline__ void store_shared(u32 address, float value) {
 
 // Four transposed matrices of 8 x 8 16-bit values: lane l gives the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void store_transposed(u32 address, u32 a, u32 b, u32 c, u32 d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
-                 "r"(c), "r"(d)
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a),
+                 "r"(b), "r"(c), "r"(d)
                  : "memory");
 }
 

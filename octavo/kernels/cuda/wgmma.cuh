@@ -9,8 +9,8 @@
 
 #include "hopper.cuh"
 
-#define SUM_8(d, i)                                                                                                     \
-    "+f"((d)[i]), "+f"((d)[i + 1]), "+f"((d)[i + 2]), "+f"((d)[i + 3]), "+f"((d)[i + 4]), "+f"((d)[i + 5]),           \
+#define SUM_8(d, i)                                                                                                    \
+    "+f"((d)[i]), "+f"((d)[i + 1]), "+f"((d)[i + 2]), "+f"((d)[i + 3]), "+f"((d)[i + 4]), "+f"((d)[i + 5]),            \
         "+f"((d)[i + 6]), "+f"((d)[i + 7])
 #define NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define NAMES_16 NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
@@ -82,11 +82,11 @@
 #define LAYOUTS ", 0, 0"
 #endif
 
-#define WGMMA(a, b, accumulates)                                                                                        \
-    "{\n"                                                                                                               \
-    ".reg .pred p;\n"                                                                                                   \
-    "setp.ne.b32 p, " accumulates ", 0;\n"                                                                              \
-    "wgmma.mma_async.sync.aligned." SHAPE_AND_TYPES " {" NAMES "}, " a ", " b ", p, 1, 1" LAYOUTS ";\n"                 \
+#define WGMMA(a, b, accumulates)                                                                                       \
+    "{\n"                                                                                                              \
+    ".reg .pred p;\n"                                                                                                  \
+    "setp.ne.b32 p, " accumulates ", 0;\n"                                                                             \
+    "wgmma.mma_async.sync.aligned." SHAPE_AND_TYPES " {" NAMES "}, " a ", " b ", p, 1, 1" LAYOUTS ";\n"                \
     "}\n"
 #define WGMMA_OF(others) WGMMA(others)
 
