@@ -46,11 +46,11 @@
 // A warpgroup: multiply and write tile after tile.
 __device__ __forceinline__ void consume(u32 shared, const Place& place, const Outputs& outputs) {
     Consumer consumer(shared, place);
-    const int tile_row = place.row_tile * ROWS;
     wait_for_predecessor();
     Slot slot;
     for (int tile = place.first_weight_tile; tile < place.num_weight_tiles; tile += place.weight_tile_step) {
-        Writer writer(consumer, outputs, tile_row, place.part * OWN_ROWS, tile * GROUPS + consumer.group);
+        const int block = place.first_block(tile) + consumer.group;
+        Writer writer(consumer, outputs, place, block < tile * GROUPS ? place.num_blocks : block);
         float sums[SUMS];
         const int last_stage = multiply_tile(consumer, slot, place.last_step - place.first_step, sums);
         const u32 staging = shared + last_stage * WEIGHT_BYTES + consumer.group * BLOCK_BYTES;
@@ -99,16 +99,18 @@ __device__ __forceinline__ void leave_cluster() {
 // Grid: clusters that share the tiles of W equally, for each group of SHARE_W tiles of x; with PARTS > 1, each cluster
 // has one tile. Clusters of the same tiles of W follow each other.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm(
-    const __grid_constant__ TensorMap x_map,       // [M, K], boxes of ROWS
+    const __grid_constant__ TensorMap x_map,       // [M, K], boxes of num_tile_rows
     const __grid_constant__ TensorMap weight_map,  // [N, K], boxes of WEIGHTS / SHARE_W; gated [N / 16, 2, 8, K]
     const Outputs outputs,
     int num_steps,         // of 128 bytes of K
+    int num_tile_rows,     // of x in a tile, up to ROWS, of which all tiles have as many
     int num_row_groups,    // of SHARE_W tiles of x
     int num_weight_tiles)  // of WEIGHTS rows
 {
     extern __shared__ __align__(1024) u8 memory[];
     const u32 shared = shared_address(memory);
-    const Place place(num_steps, num_row_groups, num_weight_tiles);
+    const Place place(
+        num_steps, outputs.num_rows, num_tile_rows, num_row_groups, num_weight_tiles, outputs.num_outputs);
     const bool is_producer = threadIdx.x >= GROUPS * THREADS_OF_GROUP;
     const int producer_thread = threadIdx.x - GROUPS * THREADS_OF_GROUP;
     if (producer_thread == 0) {

@@ -49,7 +49,6 @@ struct Outputs {
 
     // The factor of a row's sums: its scale, or the inverse root mean square of its inputs.
     __device__ __forceinline__ float row_scale(int row) const {
-        if (row >= num_rows) return 0;
         if (FLOAT8) return row_scales[row];
         const float4* squares_of_row = reinterpret_cast<const float4*>(row_scales + row * num_squares);
         float sum = 0;

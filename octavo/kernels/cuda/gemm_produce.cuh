@@ -11,13 +11,13 @@ __device__ __forceinline__ void produce_weights(u32 shared, const TensorMap* map
     const u16 mask = ((1 << SHARE_W) - 1) << Place::rank(place.part, 0);
     Slot slot;
     for (int tile = place.first_weight_tile; tile < place.num_weight_tiles; tile += place.weight_tile_step) {
-        const int row = tile * WEIGHTS + place.row_rank * SHARE;
+        const int row = place.first_block(tile) * BLOCK + place.row_rank * SHARE;
         for (int step = place.first_step; step < place.last_step; step++) {
             const u32 full = shared + FULL_PLACE + slot.stage * 8;
             const u32 to = shared + slot.stage * WEIGHT_BYTES + place.row_rank * SHARE * STEP_BYTES;
             const int column = step * STEP_VALUES;
             barrier_wait(shared + EMPTY_PLACE + slot.stage * 8, slot.phase ^ 1);
-            barrier_arrive_expect(full, WEIGHT_BYTES + X_BYTES);
+            barrier_arrive_expect(full, WEIGHT_BYTES + place.num_rows * STEP_BYTES);
             if (SHARE_W == 1) {
                 GATED ? copy_box_4d(to, map, column, row / 16, full) : copy_box(to, map, column, row, full);
             } else {
@@ -29,14 +29,15 @@ __device__ __forceinline__ void produce_weights(u32 shared, const TensorMap* map
     }
 }
 
-// One thread keeps the ring full of tiles of x.
+// One thread keeps the ring full of tiles of x. If they have fewer than ROWS rows, what is multiplied beyond is anything,
+// and its sums are not written.
 __device__ __forceinline__ void produce_x(u32 shared, const TensorMap* map, const Place& place) {
     Slot slot;
     for (int tile = place.first_weight_tile; tile < place.num_weight_tiles; tile += place.weight_tile_step) {
         for (int step = place.first_step; step < place.last_step; step++) {
             const u32 to = shared + X_PLACE + slot.stage * X_BYTES;
             barrier_wait(shared + EMPTY_PLACE + slot.stage * 8, slot.phase ^ 1);
-            copy_box(to, map, step * STEP_VALUES, place.row_tile * ROWS, shared + FULL_PLACE + slot.stage * 8);
+            copy_box(to, map, step * STEP_VALUES, place.first_row, shared + FULL_PLACE + slot.stage * 8);
             slot.advance();
         }
     }
@@ -44,7 +45,7 @@ __device__ __forceinline__ void produce_x(u32 shared, const TensorMap* map, cons
 
 // SCALING_WARPS warps leave the factors of the tile's rows in shared memory, while others multiply.
 __device__ __forceinline__ void produce_row_scales(u32 shared, const Outputs& outputs, const Place& place, int thread) {
-    for (int i = thread; i < ROWS; i += SCALING_WARPS * 32)
-        store_shared(shared + ROW_SCALE_PLACE + i * 4, outputs.row_scale(place.row_tile * ROWS + i));
+    for (int i = thread; i < place.num_rows; i += SCALING_WARPS * 32)
+        store_shared(shared + ROW_SCALE_PLACE + i * 4, outputs.row_scale(place.first_row + i));
     named_barrier_arrive(SCALES_BARRIER, SCALING_THREADS);
 }

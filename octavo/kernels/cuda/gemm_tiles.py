@@ -104,6 +104,10 @@ class GemmTile:
         """Groups of tiles of ``x`` that share W."""
         return math.ceil(num_rows / (self.num_rows * self.share_w))
 
+    def num_tile_rows(self, num_rows: int) -> int:
+        """Rows of ``x`` that a block loads: as many for all tiles, so that none has to be filled up."""
+        return math.ceil(num_rows / (self.num_row_groups(num_rows) * self.share_w))
+
     def num_weight_tiles(self, num_weights: int) -> int:
         """Tiles of W."""
         return math.ceil(num_weights / self.num_weights)

@@ -14,19 +14,19 @@ struct Writer {
 
     const Consumer& consumer;
     const Outputs& outputs;
-    int tile_row;    // of x
-    int block;       // of W
+    const Place& place;
+    int block;       // of W; beyond it if there is nothing to write
     int piece, row;  // the first that this thread writes
     ChannelPair scale, shift;
     Piece norm_weight;
     Piece residual[COUNT];  // of the chunk that is next
 
-    // Loads what is there before the sums are, for a tile of which this block writes the rows from `first_row` on.
+    // Loads what is there before the sums are.
     __device__ __forceinline__ Writer(
-        const Consumer& consumer, const Outputs& outputs, int tile_row, int first_row, int block)
+        const Consumer& consumer, const Outputs& outputs, const Place& place, int block)
         : consumer(consumer),
           outputs(outputs),
-          tile_row(tile_row),
+          place(place),
           block(block),
           piece(consumer.thread % PIECES),
           row(consumer.thread / PIECES) {
@@ -35,7 +35,7 @@ struct Writer {
         shift = outputs.shifts(block * BLOCK_OUTPUTS + lane_output);
         if (ADDED && output() < outputs.num_outputs)
             norm_weight = *reinterpret_cast<const Piece*>(outputs.norm_weight + output());
-        load_residual(residual, first_row);
+        load_residual(residual, place.part * OWN_ROWS);
     }
 
     // Pieces of rows are swizzled, so that those of eight rows lie in different banks.
@@ -45,18 +45,22 @@ struct Writer {
 
     __device__ __forceinline__ int output() const { return block * BLOCK_OUTPUTS + piece * 8; }
 
-    // Where this thread's piece number `i` of a chunk lies in the outputs; false if it is none.
-    __device__ __forceinline__ bool find(int chunk, int i, u64& place) const {
-        const int local = i * STRIDE + row, m = tile_row + chunk + local;
-        place = u64(m) * outputs.num_outputs + output();
-        return local < AT_ONCE && m < outputs.num_rows && output() < outputs.num_outputs;
+    // The row of x of this thread's piece number `i` of a chunk; -1 if it is none.
+    __device__ __forceinline__ int find(int chunk, int i) const {
+        const int in_chunk = i * STRIDE + row, in_tile = chunk + in_chunk;
+        const bool is_row = in_chunk < AT_ONCE && in_tile >= place.first_own_row && in_tile < place.num_rows;
+        return is_row && output() < outputs.num_outputs ? place.first_row + in_tile : -1;
     }
 
+    // Where a row's piece lies in the outputs.
+    __device__ __forceinline__ u64 offset(int row) const { return u64(row) * outputs.num_outputs + output(); }
+
     __device__ __forceinline__ void load_residual(Piece (&to)[COUNT], int chunk) const {
-        u64 place;
 #pragma unroll
-        for (int i = 0; ADDED && i < COUNT; i++)
-            if (find(chunk, i, place)) to[i] = *reinterpret_cast<const Piece*>(outputs.out + place);
+        for (int i = 0; ADDED && i < COUNT; i++) {
+            const int m = find(chunk, i);
+            if (m >= 0) to[i] = *reinterpret_cast<const Piece*>(outputs.out + offset(m));
+        }
     }
 
     // Scales, gates and rounds the sums of a chunk, and transposes them.
@@ -106,18 +110,16 @@ struct Writer {
             if (!is_last) load_residual(next, chunk + AT_ONCE);
 #pragma unroll
             for (int i = 0; i < COUNT; i++) {
-                u64 place;
-                const bool is_there = find(chunk, i, place);
+                const int m = find(chunk, i);
                 Piece result;
-                if (is_there) result = load_shared<Piece>(staged(staging, i * STRIDE + row, piece));
+                if (m >= 0) result = load_shared<Piece>(staged(staging, i * STRIDE + row, piece));
                 if (ADDED) {
-                    float square = is_there ? add_piece(outputs, place, result, residual[i], norm_weight) : 0;
+                    float square = m >= 0 ? add_piece(outputs, offset(m), result, residual[i], norm_weight) : 0;
 #pragma unroll
                     for (int lanes = 1; lanes < PIECES; lanes *= 2) square += __shfl_xor_sync(~0u, square, lanes);
-                    const int m = tile_row + chunk + i * STRIDE + row;
-                    if (is_there && piece == 0) outputs.squares[m * (outputs.num_outputs / BLOCK) + block] = square;
-                } else if (is_there) {
-                    *reinterpret_cast<Piece*>(outputs.out + place) = result;
+                    if (m >= 0 && piece == 0) outputs.squares[m * (outputs.num_outputs / BLOCK) + block] = square;
+                } else if (m >= 0) {
+                    *reinterpret_cast<Piece*>(outputs.out + offset(m)) = result;
                 }
             }
 #pragma unroll
