@@ -9,6 +9,7 @@ from octavo.platforms.cuda import (
     CudaPlatform,
     compute_capability,
     cuda_version,
+    current_stream,
     device_name,
     num_devices,
     num_multiprocessors,

@@ -17,6 +17,7 @@ from triton.runtime._async_compile import active_mode
 from triton.runtime.cache import get_cache_manager
 from triton.runtime.jit import JITFunction
 
+from octavo.kernels.cuda.library import library
 from octavo.kernels.dispatch import compile_together, expect_to_compile, keep_compiled
 from octavo.kernels.triton.compile_workers import CompileWorkers
 from octavo.kernels.triton.compiler_key import has_key, keep_kernels
@@ -46,12 +47,15 @@ _compiling = _Compiling()
 @keep_compiled.register("cuda")
 def _keep_compiled(device: torch.device, root: str | None) -> None:
     """Below a folder of Octavo's own, which can be deleted as a whole; Triton's variable for it stays in force."""
-    if root is None and os.environ.get("TRITON_CACHE_DIR"):
+    tritons_own = os.environ.get("TRITON_CACHE_DIR")
+    if root is None and tritons_own:
+        library.folder = Path(tritons_own) / "cuda"
         return
     caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     folder = caches / "octavo" if root is None else Path(root)
     _compiling.folder = folder.expanduser() / "kernels"
     keep_kernels(_compiling.folder)
+    library.folder = _compiling.folder / "cuda"
 
 
 @expect_to_compile.register("cuda")
@@ -89,6 +93,7 @@ def _compile_together(device: torch.device) -> Iterator[None]:
         closing(workers),
         ThreadPoolExecutor(_NUM_THREADS, initializer=runtime_of(device).make_current) as pool,
         _Ahead(pool, workers) as mode,
+        library.compile_ahead(runtime_of(device).make_current),
     ):
         JITFunction.run, JITFunction._do_compile = compile_only, describe_first
         try:

@@ -1,0 +1,118 @@
+"""Kernels in CUDA C++ on their devices: compiled and loaded when they are first launched, or together beforehand."""
+
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from octavo.kernels.cuda.driver import Driver, DriverError, find_driver
+from octavo.kernels.cuda.kernel import CudaKernel, cubin_of
+from octavo.kernels.cuda.nvrtc import CompileError, CompilerMissingError, find_compiler
+
+logger = logging.getLogger(__name__)
+
+_NUM_THREADS = 8
+"""That compile together: as many as a model has choices of constants, or nearly."""
+
+
+@dataclass
+class KernelLibrary:
+    """Kernels of this process.
+
+    Attributes:
+        folder: where device code is kept from one start to the next; None for nowhere.
+        functions: addresses that the driver knows, of kernels that are loaded.
+    """
+
+    folder: Path | None = None
+    functions: dict[tuple[CudaKernel, torch.device], int] = field(default_factory=dict)
+    _pool: Executor | None = None
+    _ahead: dict[tuple[CudaKernel, torch.device], Future[int]] = field(default_factory=dict)
+    _failed: set[Path] = field(default_factory=set)
+
+    @property
+    def compiles_only(self) -> bool:
+        """Whether kernels are compiled, not run."""
+        return self._pool is not None
+
+    def find(self, kernel: CudaKernel, device: torch.device) -> int:
+        """The function to launch.
+
+        Raises:
+            CompileError, DriverError: it does not compile, or the device does not take it.
+        """
+        key = kernel, device
+        if key not in self.functions:
+            self.functions[key] = _load(kernel, self.folder)
+        return self.functions[key]
+
+    def submit(self, kernel: CudaKernel, device: torch.device) -> None:
+        """Let a thread compile and load a kernel, in the context of :meth:`compile_ahead`."""
+        key = kernel, device
+        if self._pool is not None and key not in self.functions and key not in self._ahead:
+            self._ahead[key] = self._pool.submit(_load, kernel, self.folder)
+
+    @contextmanager
+    def compile_ahead(self, make_current: Callable[[], None]) -> Iterator[None]:
+        """A context in which launches only compile and load their kernels, several at a time.
+
+        A kernel that does not compile is reported on exit, and those of its source are not used from then on.
+
+        Args:
+            make_current: makes the device that of the calling thread.
+        """
+        with ThreadPoolExecutor(_NUM_THREADS, initializer=make_current) as pool:
+            self._pool = pool
+            try:
+                yield
+                for key, loaded in self._ahead.items():
+                    try:
+                        self.functions[key] = loaded.result()
+                    except (CompileError, DriverError) as error:
+                        self._give_up(key[0], error)
+            finally:
+                self._pool = None
+                self._ahead.clear()
+
+    def has(self, source: Path) -> bool:
+        """Whether kernels of a source can be used: there are compiler and driver, and none has failed to compile."""
+        return source not in self._failed and _is_available()
+
+    def _give_up(self, kernel: CudaKernel, error: Exception) -> None:
+        if kernel.source not in self._failed:
+            self._failed.add(kernel.source)
+            logger.warning("Kernels of %s do not compile; slower ones are used. %s", kernel.source.name, error)
+
+
+library = KernelLibrary()
+"""That of this process."""
+
+
+def _load(kernel: CudaKernel, folder: Path | None) -> int:
+    cubin = cubin_of(kernel, find_compiler(), folder)
+    return driver().load(cubin, kernel.name, shared_bytes=kernel.shared_bytes, cluster_size=kernel.cluster_size)
+
+
+def driver() -> Driver:
+    """The driver, which is there: kernels are launched on devices only."""
+    found = find_driver()
+    assert found is not None, "a kernel's device has a driver"
+    return found
+
+
+@functools.cache
+def _is_available() -> bool:
+    """Whether kernels can be compiled and launched; warns, once, if only the compiler is missing."""
+    if find_driver() is None:
+        return False
+    try:
+        find_compiler()
+    except CompilerMissingError as error:
+        logger.warning("%s; slower kernels are used for some GEMMs.", error)
+        return False
+    return True
