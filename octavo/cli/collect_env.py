@@ -100,6 +100,7 @@ def gpus() -> dict[str, str]:
         from octavo.platforms import describe_torch
 
         rows["torch's CUDA"] = describe_torch()
+        rows["NVRTC"] = _runtime_compiler()
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return rows
@@ -113,6 +114,15 @@ def gpus() -> dict[str, str]:
         return rows
     rows.update({f"GPU {index}": line for index, line in enumerate(listing.stdout.strip().splitlines())})
     return rows
+
+
+def _runtime_compiler() -> str:
+    from octavo.kernels.cuda.nvrtc import CompilerMissingError, find_compiler
+
+    try:
+        return ".".join(map(str, find_compiler().version))
+    except CompilerMissingError as error:
+        return f"none: {error}"
 
 
 def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from octavo.kernels.cuda.nvrtc import Nvrtc
+from octavo.kernels.cuda.nvrtc import Compiled, Nvrtc
 
 _FORMAT = "1"
 """Of a key: what is kept under those of another one is never read."""
@@ -40,6 +40,16 @@ class CudaKernel:
         return f"--gpu-architecture={self.architecture}", *(f"-D{name}={value}" for name, value in self.constants)
 
 
+def compile_kernel(kernel: CudaKernel, compiler: Nvrtc) -> Compiled:
+    """Compile a kernel.
+
+    Raises:
+        CompileError: the source does not compile.
+    """
+    source, headers = _texts(kernel.source)
+    return compiler.compile(kernel.source.name, source, headers, kernel.options)
+
+
 def cubin_of(kernel: CudaKernel, compiler: Nvrtc, folder: Path | None) -> bytes:
     """Device code of a kernel, as it was kept or compiled now and kept.
 
@@ -49,14 +59,14 @@ def cubin_of(kernel: CudaKernel, compiler: Nvrtc, folder: Path | None) -> bytes:
     Raises:
         CompileError: the source does not compile.
     """
-    source, headers = _texts(kernel.source)
     if folder is None:
-        return compiler.compile(kernel.source.name, source, headers, kernel.options).cubin
+        return compile_kernel(kernel, compiler).cubin
+    source, headers = _texts(kernel.source)
     key = repr((_FORMAT, compiler.version, kernel.source.name, source, sorted(headers.items()), kernel.options))
     kept = folder / f"{kernel.name}-{hashlib.sha256(key.encode()).hexdigest()}.cubin"
     with suppress(OSError):
         return kept.read_bytes()
-    cubin = compiler.compile(kernel.source.name, source, headers, kernel.options).cubin
+    cubin = compile_kernel(kernel, compiler).cubin
     with suppress(OSError):  # a folder that cannot be written costs time at later starts
         _keep(cubin, kept)
     return cubin

@@ -59,7 +59,7 @@ class Nvrtc:
         self.version = major.value, minor.value
         if self.version < _OLDEST:
             found, needed = (".".join(map(str, version)) for version in (self.version, _OLDEST))
-            raise CompilerMissingError(f"CUDA's run-time compiler NVRTC is of version {found}, {needed} is needed")
+            raise CompilerMissingError(f"CUDA's runtime compiler NVRTC is of version {found}, {needed} is needed")
 
     def compile(self, name: str, source: str, headers: Mapping[str, str], options: Sequence[str]) -> Compiled:
         """Compile one source.
@@ -118,7 +118,7 @@ def find_compiler() -> Nvrtc:
             with suppress(OSError):
                 return Nvrtc(ctypes.CDLL(str(place)))
     raise CompilerMissingError(
-        "CUDA's run-time compiler NVRTC is missing (libnvrtc.so, in the package nvidia-cuda-nvrtc)"
+        "CUDA's runtime compiler NVRTC is missing (libnvrtc.so, in the package nvidia-cuda-nvrtc)"
     )
 
 
