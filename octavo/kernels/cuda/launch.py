@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import torch
 
-from octavo.kernels.cuda.driver import TensorMap, launch_config
+from octavo.kernels.cuda.driver import launch_config
 from octavo.kernels.cuda.kernel import CudaKernel
 from octavo.kernels.cuda.library import driver, library
 from octavo.platforms import current_stream
 
-Argument = ctypes.c_void_p | ctypes.c_int32 | ctypes.c_float | TensorMap
+Argument = ctypes.c_void_p | ctypes.c_int32 | ctypes.c_float | ctypes.Structure
 """A kernel's argument: its memory is read at each launch."""
 
 

@@ -74,7 +74,7 @@ class KernelLibrary:
                     try:
                         self.functions[key] = loaded.result()
                     except (CompileError, DriverError) as error:
-                        self._give_up(key[0], error)
+                        self._give_up(key[0].source, error)
             finally:
                 self._pool = None
                 self._ahead.clear()
@@ -83,10 +83,10 @@ class KernelLibrary:
         """Whether kernels of a source can be used: there are compiler and driver, and none has failed to compile."""
         return source not in self._failed and _is_available()
 
-    def _give_up(self, kernel: CudaKernel, error: Exception) -> None:
-        if kernel.source not in self._failed:
-            self._failed.add(kernel.source)
-            logger.warning("Kernels of %s do not compile; slower ones are used. %s", kernel.source.name, error)
+    def _give_up(self, source: Path, error: Exception) -> None:
+        if source not in self._failed:
+            self._failed.add(source)
+            logger.warning("Kernels of %s do not compile; slower ones are used. %s", source.name, error)
 
 
 library = KernelLibrary()

@@ -1,7 +1,8 @@
 """Small-M GEMMs ``y = x Wᵀ``, bound by the memory bandwidth at which ``W`` can be read.
 
 :class:`SmallBatchLinear` holds one weight and chooses a kernel by the number of rows: :mod:`linear_stream` up to 16 or
-32, :mod:`linear_hopper` up to 256, :mod:`linear_kernel` for wide or deterministic GEMMs, else the vendor's library.
+32, :mod:`octavo.kernels.cuda.gemm` up to a few hundred, :mod:`linear_kernel` for wide or deterministic GEMMs, else the
+vendor's library.
 """
 
 import functools
@@ -11,15 +12,20 @@ import torch
 import torch.nn.functional as F
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from octavo.kernels.cuda.gemm import SUMMED_CHANNELS, ClusterGemm
+from octavo.kernels.cuda.gemm_tiles import MAX_ROWS, GemmTile
 from octavo.kernels.deferred_norm import DeferredNorm, WeightedRows
 from octavo.kernels.linear import GATES, LinearOp
-from octavo.kernels.triton import linear_hopper
-from octavo.kernels.triton.launch import IS_INTERPRETED, aligned_rows, dependent_launch, num_multiprocessors
-from octavo.kernels.triton.linear_hopper import hopper_linear
+from octavo.kernels.triton.launch import (
+    IS_INTERPRETED,
+    aligned_rows,
+    dependent_launch,
+    is_hopper,
+    num_multiprocessors,
+)
 from octavo.kernels.triton.linear_kernel import linear_kernel
 from octavo.kernels.triton.linear_normed_rows import normed_rows_linear, norms_rows
 from octavo.kernels.triton.linear_plan import WIDE_CHANNELS, LinearPlan, choose_plan
-from octavo.kernels.triton.linear_specialised import SpecialisedTile
 from octavo.kernels.triton.linear_stream import (
     MAX_ADDED_ROWS,
     MAX_FLOAT8_ROWS,
@@ -31,8 +37,12 @@ from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
 from octavo.kernels.triton.stream_sum import AddedStream, adds_rows
 from octavo.platforms import compute_capability
 
-Choice = LinearPlan | StreamGemmTile | SpecialisedTile | None
+KernelChoice = LinearPlan | StreamGemmTile | GemmTile
+Choice = KernelChoice | None
 """The kernel's configuration for a GEMM; None is the vendor's library."""
+
+_MAX_WIDE_ROWS = 128
+"""With more rows of wide GEMMs, clusters are no faster than the library."""
 
 
 @functools.cache
@@ -71,6 +81,9 @@ class SmallBatchLinear(LinearOp):
             and weight.data_ptr() % 16 == 0
         )
         self._num_sms = num_multiprocessors(weight.device) if self._uses_kernels else 0
+        self._cluster_gemm: ClusterGemm | None = None
+        if self._uses_kernels and is_hopper(weight.device) and not deterministic:
+            self._cluster_gemm = ClusterGemm(weight, None, bias, num_sms=self._num_sms)
         self._choices: dict[tuple[int, bool], Choice] = {}
         self._space: Workspace | None = None
 
@@ -97,6 +110,8 @@ class SmallBatchLinear(LinearOp):
     def normed(self, norm: DeferredNorm, activation: str = "none") -> torch.Tensor | None:
         """See :meth:`.linear.LinearOp.normed`."""
         choice = self.choose(len(norm.x), is_gated=activation != "none")
+        if isinstance(choice, GemmTile) and norm.weighted is not None:
+            return self.launch(norm.weighted.values, choice, activation, norm=norm)
         if not isinstance(choice, StreamGemmTile):  # a deterministic GEMM's, or a vocabulary's
             return None
         if norm.is_single:
@@ -112,10 +127,14 @@ class SmallBatchLinear(LinearOp):
 
     def added(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> WeightedRows | None:
         """See :meth:`.linear.LinearOp.added`."""
-        choice = self.choose(len(x), is_gated=False) if adds_rows(x, residual, MAX_ADDED_ROWS) else None
-        if not isinstance(choice, StreamGemmTile):
+        choice = self.choose(len(x), is_gated=False)
+        if isinstance(choice, GemmTile) and adds_rows(x, residual, MAX_ROWS) and weight.dtype is torch.bfloat16:
+            num_tiles = -(-len(self.weight) // SUMMED_CHANNELS)
+        elif isinstance(choice, StreamGemmTile) and adds_rows(x, residual, MAX_ADDED_ROWS):
+            num_tiles = choice.num_programs(len(self.weight))
+        else:
             return None
-        added = AddedStream.of(residual, weight, choice.num_programs(len(self.weight)))
+        added = AddedStream.of(residual, weight, num_tiles)
         self.launch(x, choice, "none", residual, added=added)
         return added.rows()
 
@@ -123,6 +142,10 @@ class SmallBatchLinear(LinearOp):
         """The configuration for a GEMM with ``num_rows`` rows; None is the vendor's library."""
         if not self._uses_kernels or num_rows == 0:
             return None
+        if self._cluster_gemm is not None and (len(self.weight) < WIDE_CHANNELS or num_rows <= _MAX_WIDE_ROWS):
+            tile = self._cluster_gemm.choose(num_rows, self.weight.dtype, is_gated=is_gated)
+            if tile is not None:
+                return tile
         key = (num_rows, is_gated)
         if key not in self._choices:
             num_channels, num_features = self.weight.shape[0] // (2 if is_gated else 1), self.weight.shape[1]
@@ -136,15 +159,15 @@ class SmallBatchLinear(LinearOp):
                     num_sms=self._num_sms,
                 )
             elif not IS_INTERPRETED:  # the interpreter does not run Gluon kernels
-                self._choices[key] = linear_hopper.choose_tile(
-                    num_rows, len(self.weight), num_features, is_gated=is_gated, num_sms=self._num_sms
-                ) or choose_tile(num_rows, num_channels, num_features, is_gated=is_gated, num_sms=self._num_sms)
+                self._choices[key] = choose_tile(
+                    num_rows, num_channels, num_features, is_gated=is_gated, num_sms=self._num_sms
+                )
         return self._choices.setdefault(key, None)
 
     def launch(
         self,
         x: torch.Tensor,
-        choice: LinearPlan | StreamGemmTile | SpecialisedTile,
+        choice: KernelChoice,
         activation: str,
         out: torch.Tensor | None = None,
         norm: DeferredNorm | None = None,
@@ -153,17 +176,16 @@ class SmallBatchLinear(LinearOp):
         """One launch of a kernel: ``[M, K] → [M, N]``, or ``[M, N / 2]`` with an activation.
 
         Args:
-            norm, added: see :func:`stream_linear`, for a :class:`StreamGemmTile`.
+            norm, added: see :func:`stream_linear` and :meth:`.ClusterGemm.multiply`.
         """
         x = aligned_rows(x)
         y = x.new_empty(len(x), self.weight.shape[0] // (1 if activation == "none" else 2)) if out is None else out
         assert y.is_contiguous()
         if isinstance(choice, StreamGemmTile):
             stream_linear(x, self.weight, self.bias, y, activation, choice, norm=norm, added=added)
-        elif isinstance(choice, SpecialisedTile):
-            needed = choice.workspace(len(x), len(self.weight))
-            space = self._space = reserve_workspace(x.device, *needed, at_hand=self._space)
-            hopper_linear(x, self.weight, self.bias, y, activation, choice, space)
+        elif isinstance(choice, GemmTile):
+            assert self._cluster_gemm is not None, "it chose the tile"
+            self._cluster_gemm.multiply(x, None, y, activation, choice, norm, added)
         else:
             grid, args, kwargs = self._arguments(x, y, choice, activation)
             linear_kernel[grid](*args, **kwargs)

@@ -1,7 +1,5 @@
 """Warp-specialised GEMMs of few rows for Hopper: ``y = (x Wᵀ) · row scales · channel scales`` of float8 (e4m3).
 
-The same kernel multiplies 16-bit values, without scales; :mod:`.linear_hopper` chooses tiles for these.
-
 A program multiplies tiles of 64 to 192 weight rows by up to 256 rows of ``x``, or a part of the K steps of one tile. In
 it, one producer warp keeps a ring full of weights, another of rows of ``x``, from one tile to the next; the first does
 not wait for the kernel that rounds ``x``. Each warpgroup multiplies 64 of a tile's weight rows by all of its rows of
@@ -99,9 +97,9 @@ class SpecialisedTile:
 
 def specialised_linear(
     x: torch.Tensor,
-    row_scales: torch.Tensor | None,
+    row_scales: torch.Tensor,
     weight: torch.Tensor,
-    scales: torch.Tensor | None,
+    scales: torch.Tensor,
     bias: torch.Tensor | None,
     out: torch.Tensor,
     activation: str,
@@ -111,12 +109,12 @@ def specialised_linear(
     """``y = x Wᵀ · row scales · scales + b``, or with an activation ``act(y₁) · y₂`` for the halves of ``y``.
 
     Args:
-        x: ``[M, K]`` float8, bfloat16 or float16; rows contiguous, each aligned to 16 bytes.
+        x: ``[M, K]`` float8; rows contiguous, each aligned to 16 bytes.
         row_scales: ``[M, 1]`` float32; beside scales by block ``[M, K / 128]``, those of a group neighbours in memory.
-            Then M may be larger than that of ``out``. None of 16-bit values.
+            Then M may be larger than that of ``out``.
         weight: ``[N, K]`` of the same type, contiguous, aligned to 16 bytes; with an activation, N is a multiple of 16.
         scales: ``[N]`` float32; or by block ``[N / 128, K / 128]``, contiguous, K a multiple of 512 and with an
-            activation N of 256. None of 16-bit values.
+            activation N of 256.
         out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous.
         activation: "none", "silu" or "gelu_tanh".
         space: at least of :meth:`SpecialisedTile.workspace`; launches of one stream may share it.
@@ -128,8 +126,7 @@ def specialised_linear(
     else:
         weight_desc = _gated_descriptor(weight, tile.num_columns)
     scale_arguments: tuple[Any, ...] = None, None, row_scales, scales
-    if scales is not None and scales.dim() == 2:
-        assert row_scales is not None, "rows are rounded where weights are"
+    if scales.dim() == 2:
         blocks = scales.unflatten(0, (1 if activation == "none" else 2, -1))
         at_once = _SCALES_AT_ONCE.value
         x_scale_desc = _scale_descriptor(row_scales.T, [1, max(tile.num_rows, at_once)])
@@ -150,7 +147,7 @@ def specialised_linear(
         -(-len(weight) // tile.num_weights) * row_tiles,
         GROUPS=tile.num_groups,
         STAGES=tile.num_stages,
-        EXACT=tile.is_exact and row_scales is not None,
+        EXACT=tile.is_exact,
         ACTIVATION=activation,
         REGISTERS=tile.num_group_registers,
         num_warps=4,

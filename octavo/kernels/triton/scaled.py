@@ -1,12 +1,14 @@
 """GEMMs of 8-bit values on NVIDIA GPUs: activations are rounded by Triton (:mod:`.quantize`).
 
-Float8 (compute capability 8.9 and above) is multiplied by torch, and where rows are few by :mod:`.linear_stream` and
-:mod:`.linear_specialised`; int8 by the kernel in :mod:`.int8_kernel`.
+Float8 (compute capability 8.9 and above) is multiplied by torch, and where rows are few by :mod:`.linear_stream`,
+:mod:`.linear_specialised` and :mod:`octavo.kernels.cuda.gemm`; int8 by the kernel in :mod:`.int8_kernel`.
 """
 
 import torch
 
 from octavo.kernels import scaled
+from octavo.kernels.cuda.gemm import ClusterGemm
+from octavo.kernels.cuda.gemm_tiles import GemmTile
 from octavo.kernels.deferred_norm import DeferredNorm, WeightedRows
 from octavo.kernels.linear import GATES, ComposedLinear, LinearOp
 from octavo.kernels.scaled import FLOAT8, INT8
@@ -52,6 +54,7 @@ class Float8Linear(LinearOp):
             and weight.data_ptr() % 16 == 0
         )
         self._num_sms = num_multiprocessors(weight.device) if self._uses_kernels else 0
+        self._cluster_gemm = ClusterGemm(weight, scales, bias, num_sms=self._num_sms)
         self._space: Workspace | None = None
 
     def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -92,7 +95,7 @@ class Float8Linear(LinearOp):
         if y is not None:
             return y
         is_half = x.dtype is torch.float16
-        if x.dtype is torch.bfloat16 or (is_half and self._choose(x, activation) is not None):
+        if x.dtype is torch.bfloat16 or (is_half and self._choose(len(x), x.dtype, activation) is not None):
             return self._multiply_rounded(*quantize_rows(x), x.dtype, activation)
         y = scaled.in_parts(self._in_float32, x)
         return y if activation == "none" else GATES[activation](y)
@@ -116,17 +119,20 @@ class Float8Linear(LinearOp):
             len(x), num_channels, x.shape[1], is_gated=is_gated, num_sms=self._num_sms
         )
 
-    def _choose(self, x: torch.Tensor, activation: str) -> SpecialisedTile | None:
-        """The tile of Octavo's kernel for rounded rows; None if torch multiplies them."""
-        if not self._uses_kernels or (activation != "none" and len(self._weight) % 16):
+    def _choose(self, num_rows: int, dtype: torch.dtype, activation: str) -> GemmTile | SpecialisedTile | None:
+        """The tile of Octavo's kernel for rounded rows and outputs of a type; None if torch multiplies them."""
+        is_gated = activation != "none"
+        if not self._uses_kernels or (is_gated and len(self._weight) % 16):
             return None
-        return linear_float8.choose_tile(len(x), *self._weight.shape, num_sms=self._num_sms)
+        return self._cluster_gemm.choose(num_rows, dtype, is_gated=is_gated) or linear_float8.choose_tile(
+            num_rows, *self._weight.shape, num_sms=self._num_sms
+        )
 
     def _multiply_rounded(
         self, values: torch.Tensor, row_scales: torch.Tensor, dtype: torch.dtype, activation: str
     ) -> torch.Tensor:
         """``[M, in] → [M, out]``, or ``[M, out / 2]`` with an activation, of rounded rows."""
-        tile = self._choose(values, activation)
+        tile = self._choose(len(values), dtype, activation)
         if tile is None:
             assert dtype is torch.bfloat16, "torch's GEMM with a scale per row returns nothing else"
             y = torch._scaled_mm(
@@ -141,6 +147,9 @@ class Float8Linear(LinearOp):
             return y if activation == "none" else GATES[activation](y)
         num_rows, num_weights = len(values), len(self._weight)
         y = values.new_empty(num_rows, num_weights // (1 if activation == "none" else 2), dtype=dtype)
+        if isinstance(tile, GemmTile):
+            self._cluster_gemm.multiply(values, row_scales, y, activation, tile)
+            return y
         needed = tile.workspace(num_rows, num_weights)
         space = self._space = reserve_workspace(values.device, *needed, at_hand=self._space)
         specialised_linear(values, row_scales, self._weight, self._scales, self._bias, y, activation, tile, space)

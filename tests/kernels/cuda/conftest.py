@@ -1,11 +1,15 @@
 """Kernels in CUDA C++ are compiled wherever NVRTC is (the extra ``dev``), and run on GPUs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fake_compiler import FakeCompiler
+from fakes import FakeCompiler, FakeDriver
 
+from octavo.kernels.cuda import gemm as gemm_module
+from octavo.kernels.cuda import launch as launch_module
+from octavo.kernels.cuda import library as library_module
+from octavo.kernels.cuda.library import KernelLibrary
 from octavo.kernels.cuda.nvrtc import CompilerMissingError, Nvrtc, find_compiler
 
 
@@ -21,6 +25,27 @@ def nvrtc() -> Nvrtc:
 @pytest.fixture
 def fake_compiler() -> FakeCompiler:
     return FakeCompiler()
+
+
+@pytest.fixture
+def fake_driver(fake_compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    """A driver beside the compiler, whose current stream has the number 7."""
+    driver = FakeDriver()
+    monkeypatch.setattr(library_module, "find_driver", lambda: driver)
+    monkeypatch.setattr(library_module, "find_compiler", lambda: fake_compiler)
+    monkeypatch.setattr(launch_module, "current_stream", lambda device: 7)
+    library_module._is_available.cache_clear()
+    yield driver
+    library_module._is_available.cache_clear()
+
+
+@pytest.fixture
+def library(fake_driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> KernelLibrary:
+    """A library without kernels, in place of the process's."""
+    own = KernelLibrary()
+    for module in (launch_module, gemm_module):
+        monkeypatch.setattr(module, "library", own)
+    return own
 
 
 @pytest.fixture

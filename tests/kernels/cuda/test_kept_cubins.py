@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_compiler import FakeCompiler
+from fakes import FakeCompiler
 
 from octavo.kernels.cuda.kernel import CudaKernel, cubin_of
 from octavo.kernels.cuda.nvrtc import CompileError

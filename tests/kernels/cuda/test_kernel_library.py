@@ -2,15 +2,14 @@
 
 import ctypes
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fake_compiler import FakeCompiler
+from fakes import FakeDriver
 
-from octavo.kernels.cuda import launch as launch_module
 from octavo.kernels.cuda import library as library_module
 from octavo.kernels.cuda.driver import Driver, DriverError, LaunchConfig, TensorMap, launch_config
 from octavo.kernels.cuda.kernel import CudaKernel
@@ -19,40 +18,6 @@ from octavo.kernels.cuda.library import KernelLibrary
 from octavo.kernels.cuda.nvrtc import CompileError, CompilerMissingError
 
 DEVICE = torch.device("cuda", 0)
-
-
-class FakeDriver:
-    """Loads kernels by numbers, and keeps what is launched."""
-
-    def __init__(self) -> None:
-        self.loaded: list[bytes] = []
-        self.launched: list[tuple[int, int, list[int]]] = []
-
-    def load(self, cubin: bytes, name: str, *, shared_bytes: int, cluster_size: int) -> int:
-        self.loaded.append(cubin)
-        return len(self.loaded)
-
-    def launch(self, config: LaunchConfig, function: int, arguments: Any) -> None:
-        values = [ctypes.cast(address, ctypes.POINTER(ctypes.c_int32))[0] for address in arguments]
-        self.launched.append((function, config.stream, values))
-
-
-@pytest.fixture
-def fake_driver(fake_compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    driver = FakeDriver()
-    monkeypatch.setattr(library_module, "find_driver", lambda: driver)
-    monkeypatch.setattr(library_module, "find_compiler", lambda: fake_compiler)
-    monkeypatch.setattr(launch_module, "current_stream", lambda device: 7)
-    library_module._is_available.cache_clear()
-    yield driver
-    library_module._is_available.cache_clear()
-
-
-@pytest.fixture
-def library(fake_driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> KernelLibrary:
-    own = KernelLibrary()
-    monkeypatch.setattr(launch_module, "library", own)
-    return own
 
 
 def new_launch(kernel: CudaKernel, *numbers: int) -> Launch:

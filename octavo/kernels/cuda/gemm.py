@@ -1,0 +1,238 @@
+"""GEMMs of a few hundred rows for Hopper, by thread-block clusters (``gemm.cu``); see :class:`ClusterGemm`."""
+
+import ctypes
+import functools
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from octavo.kernels.cuda.driver import Swizzle, TensorMap
+from octavo.kernels.cuda.gemm_tiles import STEP_BYTES, GemmTile, choose_tile
+from octavo.kernels.cuda.kernel import CudaKernel
+from octavo.kernels.cuda.launch import Launch
+from octavo.kernels.cuda.library import driver, library
+from octavo.kernels.deferred_norm import DeferredNorm
+
+if TYPE_CHECKING:
+    from octavo.kernels.triton.stream_sum import AddedStream
+
+SOURCE = Path(__file__).with_name("gemm.cu")
+
+SUMMED_CHANNELS = 64
+"""Of the residual stream, whose squares are summed."""
+_ACTIVATIONS = {"none": 0, "silu": 1, "gelu_tanh": 2}
+_OUTPUT_TYPES = (torch.bfloat16, torch.float16)
+
+
+class ClusterGemm:
+    """``y = (x Wᵀ) · row scales · scales + b`` for one weight, by blocks that load tiles for each other.
+
+    Args:
+        weight: ``[N, K]`` float8 (e4m3), bfloat16 or float16; contiguous, address and rows aligned to 16 bytes.
+        scales: ``[N]`` float32, contiguous, of a float8 weight; None of others.
+        bias: ``[N]`` contiguous, or None.
+        num_sms: multiprocessors of the device.
+    """
+
+    def __init__(
+        self, weight: torch.Tensor, scales: torch.Tensor | None, bias: torch.Tensor | None, *, num_sms: int
+    ) -> None:
+        self._weight = weight
+        self._scales = scales
+        self._bias = bias
+        self._num_sms = num_sms
+        self._maps: dict[tuple[int, int, bool], TensorMap] = {}
+
+    def choose(self, num_rows: int, dtype: torch.dtype, *, is_gated: bool) -> GemmTile | None:
+        """The tile for a number of rows; None where the kernel is not there, not suited or not the fastest.
+
+        Args:
+            dtype: of the outputs.
+        """
+        num_weights, num_features = self._weight.shape
+        if (
+            dtype not in _OUTPUT_TYPES
+            or num_weights % (16 if is_gated else 8)
+            or num_features * self._weight.element_size() < STEP_BYTES
+            or not (self._bias is None or self._bias.dtype is dtype)
+            or not library.has(SOURCE)
+        ):
+            return None
+        is_float8 = self._scales is not None
+        return choose_tile(
+            num_rows, num_weights, num_features, is_gated=is_gated, is_float8=is_float8, num_sms=self._num_sms
+        )
+
+    def multiply(
+        self,
+        x: torch.Tensor,
+        row_scales: torch.Tensor | None,
+        out: torch.Tensor,
+        activation: str,
+        tile: GemmTile,
+        norm: DeferredNorm | None = None,
+        added: "AddedStream | None" = None,
+    ) -> None:
+        """Write ``y``, or with an activation ``act(y₁) · y₂`` for the halves of ``y``.
+
+        Args:
+            x: ``[M, K]`` of the weight's type; rows contiguous, each aligned to 16 bytes.
+            row_scales: ``[M, 1]`` float32, contiguous, of float8 values; None of others.
+            out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous, aligned to 16 bytes.
+            activation: "none", "silu" or "gelu_tanh".
+            tile: of :meth:`choose`.
+            norm: whose weighted rows ``x`` is, in bfloat16; sums are divided by the rows' root mean squares.
+            added: ``out`` is its residual, in bfloat16, to which ``y`` is added; without an activation. Its squares are
+                sums over :data:`SUMMED_CHANNELS` each.
+        """
+        assert (row_scales is None) == (self._scales is None), "a float8 weight and its rows have scales"
+        form = GemmForm(activation, x.dtype, out.dtype, is_normed=norm is not None, is_added=added is not None)
+        prepared = _prepare(tile, form, x.shape, x.stride(0), len(self._weight), out.shape[1], x.device)
+        with prepared.lock:
+            operands = prepared.operands
+            operands.row_scales = None if row_scales is None else row_scales.data_ptr()
+            operands.scales = None if self._scales is None else self._scales.data_ptr()
+            operands.bias = None if self._bias is None else self._bias.data_ptr()
+            operands.out = out.data_ptr()
+            if norm is not None:
+                assert norm.weighted is not None, "x is its weighted rows"
+                squares = norm.weighted.squares
+                operands.row_scales, operands.num_squares = squares.data_ptr(), squares.shape[1]
+                operands.eps = norm.eps
+            if added is not None:
+                operands.norm_weight, operands.weighted = added.weight.data_ptr(), added.weighted.data_ptr()
+                operands.squares = added.squares.data_ptr()
+            prepared.run(x, self._weight_map(tile, activation))
+
+    def _weight_map(self, tile: GemmTile, activation: str) -> TensorMap:
+        # Weights that were moved to host memory and back may have another address.
+        box_rows = tile.num_weights // tile.share_w
+        key = self._weight.data_ptr(), box_rows, activation != "none"
+        if key not in self._maps:
+            self._maps[key] = _weight_map(self._weight, box_rows, is_gated=activation != "none")
+        return self._maps[key]
+
+
+def _weight_map(weight: torch.Tensor, num_rows: int, *, is_gated: bool) -> TensorMap:
+    """Boxes of some rows; with a gate eight rows of the one half, eight of the other, and so on.
+
+    So a thread has the sums of both halves.
+    """
+    tensor_map, step = TensorMap.new(), STEP_BYTES // weight.element_size()
+    if is_gated:
+        blocks = weight.unflatten(0, (2, -1, 8)).transpose(0, 1)  # [N / 16, 2, 8, K]
+        driver().encode_tiles(tensor_map, blocks, (num_rows // 16, 2, 8, step), Swizzle.BYTES_128)
+    else:
+        driver().encode_tiles(tensor_map, weight, (num_rows, step), Swizzle.BYTES_128)
+    return tensor_map
+
+
+class _Operands(ctypes.Structure):
+    """``Outputs`` of ``gemm.cu``: addresses, sizes and the norm's epsilon."""
+
+    _fields_ = (
+        ("row_scales", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("norm_weight", ctypes.c_void_p),
+        ("weighted", ctypes.c_void_p),
+        ("squares", ctypes.c_void_p),
+        ("num_rows", ctypes.c_int32),
+        ("num_outputs", ctypes.c_int32),
+        ("num_squares", ctypes.c_int32),
+        ("num_features", ctypes.c_int32),
+        ("eps", ctypes.c_float),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GemmForm:
+    """What a GEMM computes; see :meth:`ClusterGemm.multiply`.
+
+    Attributes:
+        dtype: of the values; float8 has scales.
+        out_dtype: of outputs and bias, and of the values but for float8.
+    """
+
+    activation: str
+    dtype: torch.dtype
+    out_dtype: torch.dtype
+    is_normed: bool = False
+    is_added: bool = False
+
+
+@dataclass
+class _PreparedGemm:
+    """A launch for fixed sizes, shared by all weights that have them.
+
+    Attributes:
+        lock: held from the change of an argument to the launch: engines of one process have threads of their own.
+        x_map: of rows at ``address``; 0 before the first launch.
+    """
+
+    tile: GemmTile
+    launch: Launch
+    operands: _Operands
+    x_map: TensorMap
+    address: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, x: torch.Tensor, weight_map: TensorMap) -> None:
+        """Launch it for other tensors of these sizes."""
+        address = x.data_ptr()
+        if not self.address:
+            box = self.tile.num_rows // self.tile.share_x, STEP_BYTES // x.element_size()
+            driver().encode_tiles(self.x_map, x, box, Swizzle.BYTES_128)
+        elif address != self.address:
+            driver().move_tiles(self.x_map, address)
+        self.address = address
+        self.launch.arguments[1] = ctypes.addressof(weight_map)
+        self.launch.run()
+
+
+@functools.cache
+def _prepare(
+    tile: GemmTile,
+    form: GemmForm,
+    x_shape: torch.Size,
+    x_stride: int,
+    num_weights: int,
+    num_outputs: int,
+    device: torch.device,
+) -> _PreparedGemm:
+    num_rows, num_features = x_shape
+    operands = _Operands(num_rows=num_rows, num_outputs=num_outputs, num_features=num_features)
+    num_steps = -(-num_features * form.dtype.itemsize // STEP_BYTES)
+    sizes = (num_steps, tile.num_row_groups(num_rows), tile.num_weight_tiles(num_weights))
+    x_map = TensorMap.new()
+    launch = Launch(
+        gemm_kernel(tile, form),
+        device,
+        (tile.num_blocks(num_rows), 1, 1),
+        tile.num_threads,
+        [x_map, TensorMap.new(), operands, *map(ctypes.c_int32, sizes)],
+        cluster=(tile.cluster_size, 1, 1),
+    )
+    return _PreparedGemm(tile, launch, operands, x_map)
+
+
+def gemm_kernel(tile: GemmTile, form: GemmForm) -> CudaKernel:
+    """The kernel for a tile."""
+    constants = (
+        ("GROUPS", tile.num_groups),
+        ("ROWS", tile.num_rows),
+        ("STAGES", tile.num_stages),
+        ("SHARE_X", tile.share_x),
+        ("SHARE_W", tile.share_w),
+        ("PARTS", tile.num_parts),
+        ("FLOAT8", int(form.dtype is torch.float8_e4m3fn)),
+        ("HALF", int(form.out_dtype is torch.float16)),
+        ("ACTIVATION", _ACTIVATIONS[form.activation]),
+        ("NORMED", int(form.is_normed)),
+        ("ADDED", int(form.is_added)),
+    )
+    return CudaKernel(SOURCE, "gemm", constants, shared_bytes=tile.shared_bytes, cluster_size=tile.cluster_size)

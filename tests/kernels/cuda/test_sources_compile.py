@@ -1,0 +1,62 @@
+"""The package's sources compile for every choice of constants that models make: on machines without a GPU too."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from gemm_shapes import MODEL_SHAPES
+
+from octavo.kernels.cuda.gemm import GemmForm, gemm_kernel
+from octavo.kernels.cuda.gemm_tiles import choose_tile
+from octavo.kernels.cuda.kernel import CudaKernel, compile_kernel
+from octavo.kernels.cuda.nvrtc import Nvrtc
+
+FLOAT8 = torch.float8_e4m3fn
+NUM_SMS = 132
+
+
+def forms(position: int, activation: str) -> Iterator[GemmForm]:
+    """What the GEMM at this position in a layer computes: the first and third read norms, the others add."""
+    yield GemmForm(activation, FLOAT8, torch.bfloat16)
+    for is_joined in (False, True):
+        is_normed, is_added = is_joined and position in (0, 2), is_joined and position in (1, 3)
+        yield GemmForm(activation, torch.bfloat16, torch.bfloat16, is_normed=is_normed, is_added=is_added)
+
+
+def gemm_kernels() -> list[CudaKernel]:
+    """The kernels of all models' GEMMs."""
+    found: dict[CudaKernel, None] = {}
+    for num_rows in range(1, 513):
+        for shapes in MODEL_SHAPES.values():
+            for position, (num_weights, num_features, activation) in enumerate(shapes):
+                for form in forms(position, activation):
+                    tile = choose_tile(
+                        num_rows,
+                        num_weights,
+                        num_features,
+                        is_gated=activation != "none",
+                        is_float8=form.dtype is FLOAT8,
+                        num_sms=NUM_SMS,
+                    )
+                    if tile is not None:
+                        found.setdefault(gemm_kernel(tile, form))
+    # Outputs of the other type change a few instructions of each kernel.
+    first = next(iter(found))
+    constants = tuple((name, 1 if name == "HALF" else value) for name, value in first.constants)
+    return [*found, replace(first, constants=constants)]
+
+
+def described(kernel: CudaKernel) -> str:
+    return "-".join(f"{name.lower()}{value}" for name, value in kernel.constants)
+
+
+@pytest.mark.long
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("kernel", gemm_kernels(), ids=described)
+def test_gemm_compiles_well(kernel: CudaKernel, nvrtc: Nvrtc) -> None:
+    """Registers do not spill to memory, and the tensor cores' instructions overlap."""
+    log = compile_kernel(kernel, nvrtc).log
+    assert "0 bytes spill stores, 0 bytes spill loads" in log, log
+    assert "serializ" not in log, log
+    assert kernel.shared_bytes <= 227 << 10
