@@ -85,8 +85,9 @@ class ClusterGemm:
             activation: "none", "silu" or "gelu_tanh".
             tile: of :meth:`choose`.
             norm: whose weighted rows ``x`` is, in bfloat16; sums are divided by the rows' root mean squares.
-            added: ``out`` is its residual, in bfloat16, to which ``y`` is added; without an activation. Its squares are
-                sums over :data:`SUMMED_CHANNELS` each.
+                They have a multiple of 4 sums of squares.
+            added: ``out`` is its residual, in bfloat16, to which ``y`` is added; without an activation. N is a multiple
+                of 256, and squares are summed over :data:`SUMMED_CHANNELS` each.
         """
         assert (row_scales is None) == (self._scales is None), "a float8 weight and its rows have scales"
         form = GemmForm(activation, x.dtype, out.dtype, is_normed=norm is not None, is_added=added is not None)
@@ -185,7 +186,7 @@ class _PreparedGemm:
         """Launch it for other tensors of these sizes."""
         address = x.data_ptr()
         if not self.address:
-            box = self.tile.num_rows // self.tile.share_x, STEP_BYTES // x.element_size()
+            box = self.tile.num_rows, STEP_BYTES // x.element_size()
             driver().encode_tiles(self.x_map, x, box, Swizzle.BYTES_128)
         elif address != self.address:
             driver().move_tiles(self.x_map, address)
@@ -208,13 +209,13 @@ def _prepare(
     operands = _Operands(num_rows=num_rows, num_outputs=num_outputs, num_features=num_features)
     num_steps = -(-num_features * form.dtype.itemsize // STEP_BYTES)
     sizes = (num_steps, tile.num_row_groups(num_rows), tile.num_weight_tiles(num_weights))
-    x_map = TensorMap.new()
+    x_map, nothing = TensorMap.new(), (ctypes.c_void_p(), ctypes.c_uint32())  # is read ahead
     launch = Launch(
         gemm_kernel(tile, form),
         device,
         (tile.num_blocks(num_rows), 1, 1),
         tile.num_threads,
-        [x_map, TensorMap.new(), operands, *map(ctypes.c_int32, sizes)],
+        [x_map, TensorMap.new(), operands, *map(ctypes.c_int32, sizes), *nothing],
         cluster=(tile.cluster_size, 1, 1),
     )
     return _PreparedGemm(tile, launch, operands, x_map)
@@ -226,7 +227,6 @@ def gemm_kernel(tile: GemmTile, form: GemmForm) -> CudaKernel:
         ("GROUPS", tile.num_groups),
         ("ROWS", tile.num_rows),
         ("STAGES", tile.num_stages),
-        ("SHARE_X", tile.share_x),
         ("SHARE_W", tile.share_w),
         ("PARTS", tile.num_parts),
         ("FLOAT8", int(form.dtype is torch.float8_e4m3fn)),

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from octavo.kernels.cuda.gemm import SUMMED_CHANNELS, ClusterGemm
-from octavo.kernels.cuda.gemm_tiles import MAX_ROWS, GemmTile
+from octavo.kernels.cuda.gemm_tiles import GemmTile
 from octavo.kernels.deferred_norm import DeferredNorm, WeightedRows
 from octavo.kernels.linear import GATES, LinearOp
 from octavo.kernels.triton.launch import (
@@ -41,6 +41,8 @@ KernelChoice = LinearPlan | StreamGemmTile | GemmTile
 Choice = KernelChoice | None
 """The kernel's configuration for a GEMM; None is the vendor's library."""
 
+_MAX_CLUSTER_ROWS = 256
+"""That clusters add to the residual stream; with more, a norm is a small part."""
 _MAX_WIDE_ROWS = 128
 """With more rows of wide GEMMs, clusters are no faster than the library."""
 
@@ -110,7 +112,7 @@ class SmallBatchLinear(LinearOp):
     def normed(self, norm: DeferredNorm, activation: str = "none") -> torch.Tensor | None:
         """See :meth:`.linear.LinearOp.normed`."""
         choice = self.choose(len(norm.x), is_gated=activation != "none")
-        if isinstance(choice, GemmTile) and norm.weighted is not None:
+        if isinstance(choice, GemmTile) and norm.weighted is not None and norm.weighted.squares.shape[1] % 4 == 0:
             return self.launch(norm.weighted.values, choice, activation, norm=norm)
         if not isinstance(choice, StreamGemmTile):  # a deterministic GEMM's, or a vocabulary's
             return None
@@ -128,8 +130,10 @@ class SmallBatchLinear(LinearOp):
     def added(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> WeightedRows | None:
         """See :meth:`.linear.LinearOp.added`."""
         choice = self.choose(len(x), is_gated=False)
-        if isinstance(choice, GemmTile) and adds_rows(x, residual, MAX_ROWS) and weight.dtype is torch.bfloat16:
-            num_tiles = -(-len(self.weight) // SUMMED_CHANNELS)
+        if isinstance(choice, GemmTile) and adds_rows(x, residual, _MAX_CLUSTER_ROWS):
+            if weight.dtype is not x.dtype or len(weight) % 256:
+                return None
+            num_tiles = len(weight) // SUMMED_CHANNELS
         elif isinstance(choice, StreamGemmTile) and adds_rows(x, residual, MAX_ADDED_ROWS):
             num_tiles = choice.num_programs(len(self.weight))
         else:

@@ -41,21 +41,21 @@ def multiply(gemm: ClusterGemm, tile: GemmTile, num_rows: int, activation: str =
 
 
 def test_tiles_of_both_matrices(fake_driver: FakeDriver) -> None:
-    gemm, tile = new_gemm(), GemmTile(2, 128, 6, 2, 1, 1, 2)
+    gemm, tile = new_gemm(), GemmTile(2, 128, 6, 2, 1, 2)
     x = multiply(gemm, tile, 100)
     weight = gemm._weight
     assert fake_driver.encoded == [
-        (weight.data_ptr(), (NUM_WEIGHTS, NUM_FEATURES), (NUM_FEATURES, 1), (128, 128)),
-        (x.data_ptr(), (100, NUM_FEATURES), (NUM_FEATURES, 1), (64, 128)),
+        (weight.data_ptr(), (NUM_WEIGHTS, NUM_FEATURES), (NUM_FEATURES, 1), (64, 128)),
+        (x.data_ptr(), (100, NUM_FEATURES), (NUM_FEATURES, 1), (128, 128)),
     ]
     ((_, stream, values),) = fake_driver.launched
     assert stream == 7
     assert values[:2] == [1, 0]  # the maps
-    assert values[3:] == [NUM_FEATURES // 128, 1, 4]
+    assert values[3:] == [NUM_FEATURES // 128, 1, 4, 0, 0]
 
 
 def test_rows_of_a_gate_alternate_with_those_of_its_projection(fake_driver: FakeDriver) -> None:
-    gemm, tile = new_gemm(torch.bfloat16), GemmTile(3, 256, 4, 1, 1, 1, 2)
+    gemm, tile = new_gemm(torch.bfloat16), GemmTile(3, 256, 4, 1, 1, 2)
     multiply(gemm, tile, 256, "silu")
     shape, strides = (
         (NUM_WEIGHTS // 16, 2, 8, NUM_FEATURES),
@@ -63,11 +63,11 @@ def test_rows_of_a_gate_alternate_with_those_of_its_projection(fake_driver: Fake
     )
     assert fake_driver.encoded[0] == (gemm._weight.data_ptr(), shape, strides, (12, 2, 8, 64))
     ((_, _, values),) = fake_driver.launched
-    assert values[3:] == [NUM_FEATURES // 64, 1, 3]
+    assert values[3:] == [NUM_FEATURES // 64, 1, 3, 0, 0]
 
 
 def test_maps_are_made_once_and_follow_addresses(fake_driver: FakeDriver) -> None:
-    first, second, tile = new_gemm(), new_gemm(), GemmTile(2, 128, 6, 2, 1, 1, 2)
+    first, second, tile = new_gemm(), new_gemm(), GemmTile(2, 128, 6, 2, 1, 2)
     for gemm in (first, second, first, second):
         x = multiply(gemm, tile, 100)
         assert fake_driver.encoded[1][0] == x.data_ptr()
@@ -80,7 +80,7 @@ def test_maps_are_made_once_and_follow_addresses(fake_driver: FakeDriver) -> Non
 
 def test_weights_that_moved_are_found(fake_driver: FakeDriver) -> None:
     """As after sleep: the tensor is the same, its memory another."""
-    gemm, tile = new_gemm(), GemmTile(2, 128, 6, 2, 1, 1, 2)
+    gemm, tile = new_gemm(), GemmTile(2, 128, 6, 2, 1, 2)
     multiply(gemm, tile, 100)
     held = gemm._weight.untyped_storage()
     other = torch.zeros_like(gemm._weight)
