@@ -209,13 +209,13 @@ def _prepare(
     operands = _Operands(num_rows=num_rows, num_outputs=num_outputs, num_features=num_features)
     num_steps = -(-num_features * form.dtype.itemsize // STEP_BYTES)
     sizes = (num_steps, tile.num_row_groups(num_rows), tile.num_weight_tiles(num_weights))
-    x_map, nothing = TensorMap.new(), (ctypes.c_void_p(), ctypes.c_uint32())  # is read ahead
+    x_map = TensorMap.new()
     launch = Launch(
         gemm_kernel(tile, form),
         device,
         (tile.num_blocks(num_rows), 1, 1),
         tile.num_threads,
-        [x_map, TensorMap.new(), operands, *map(ctypes.c_int32, sizes), *nothing],
+        [x_map, TensorMap.new(), operands, *map(ctypes.c_int32, sizes)],
         cluster=(tile.cluster_size, 1, 1),
     )
     return _PreparedGemm(tile, launch, operands, x_map)

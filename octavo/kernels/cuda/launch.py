@@ -15,7 +15,7 @@ from octavo.kernels.cuda.kernel import CudaKernel
 from octavo.kernels.cuda.library import driver, library
 from octavo.platforms import current_stream
 
-Argument = ctypes.c_void_p | ctypes.c_int32 | ctypes.c_uint32 | ctypes.c_float | ctypes.Structure
+Argument = ctypes.c_void_p | ctypes.c_int32 | ctypes.c_float | ctypes.Structure
 """A kernel's argument: its memory is read at each launch."""
 
 

@@ -51,7 +51,7 @@ def test_tiles_of_both_matrices(fake_driver: FakeDriver) -> None:
     ((_, stream, values),) = fake_driver.launched
     assert stream == 7
     assert values[:2] == [1, 0]  # the maps
-    assert values[3:] == [NUM_FEATURES // 128, 1, 4, 0, 0]
+    assert values[3:] == [NUM_FEATURES // 128, 1, 4]
 
 
 def test_rows_of_a_gate_alternate_with_those_of_its_projection(fake_driver: FakeDriver) -> None:
@@ -63,7 +63,7 @@ def test_rows_of_a_gate_alternate_with_those_of_its_projection(fake_driver: Fake
     )
     assert fake_driver.encoded[0] == (gemm._weight.data_ptr(), shape, strides, (12, 2, 8, 64))
     ((_, _, values),) = fake_driver.launched
-    assert values[3:] == [NUM_FEATURES // 64, 1, 3, 0, 0]
+    assert values[3:] == [NUM_FEATURES // 64, 1, 3]
 
 
 def test_maps_are_made_once_and_follow_addresses(fake_driver: FakeDriver) -> None:
