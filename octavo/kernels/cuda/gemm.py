@@ -186,7 +186,7 @@ class _PreparedGemm:
         """Launch it for other tensors of these sizes."""
         address = x.data_ptr()
         if not self.address:
-            box = self.tile.num_rows, STEP_BYTES // x.element_size()
+            box = self.tile.num_tile_rows(len(x)), STEP_BYTES // x.element_size()
             driver().encode_tiles(self.x_map, x, box, Swizzle.BYTES_128)
         elif address != self.address:
             driver().move_tiles(self.x_map, address)
@@ -208,7 +208,8 @@ def _prepare(
     num_rows, num_features = x_shape
     operands = _Operands(num_rows=num_rows, num_outputs=num_outputs, num_features=num_features)
     num_steps = -(-num_features * form.dtype.itemsize // STEP_BYTES)
-    sizes = (num_steps, tile.num_row_groups(num_rows), tile.num_weight_tiles(num_weights))
+    row_groups, weight_tiles = tile.num_row_groups(num_rows), tile.num_weight_tiles(num_weights)
+    sizes = (num_steps, tile.num_tile_rows(num_rows), row_groups, weight_tiles)
     x_map = TensorMap.new()
     launch = Launch(
         gemm_kernel(tile, form),

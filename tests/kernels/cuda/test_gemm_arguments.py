@@ -46,12 +46,12 @@ def test_tiles_of_both_matrices(fake_driver: FakeDriver) -> None:
     weight = gemm._weight
     assert fake_driver.encoded == [
         (weight.data_ptr(), (NUM_WEIGHTS, NUM_FEATURES), (NUM_FEATURES, 1), (64, 128)),
-        (x.data_ptr(), (100, NUM_FEATURES), (NUM_FEATURES, 1), (128, 128)),
+        (x.data_ptr(), (100, NUM_FEATURES), (NUM_FEATURES, 1), (50, 128)),
     ]
     ((_, stream, values),) = fake_driver.launched
     assert stream == 7
     assert values[:2] == [1, 0]  # the maps
-    assert values[3:] == [NUM_FEATURES // 128, 1, 4]
+    assert values[3:] == [NUM_FEATURES // 128, 50, 1, 4]
 
 
 def test_rows_of_a_gate_alternate_with_those_of_its_projection(fake_driver: FakeDriver) -> None:
@@ -63,7 +63,7 @@ def test_rows_of_a_gate_alternate_with_those_of_its_projection(fake_driver: Fake
     )
     assert fake_driver.encoded[0] == (gemm._weight.data_ptr(), shape, strides, (12, 2, 8, 64))
     ((_, _, values),) = fake_driver.launched
-    assert values[3:] == [NUM_FEATURES // 64, 1, 3]
+    assert values[3:] == [NUM_FEATURES // 64, 256, 1, 3]
 
 
 def test_maps_are_made_once_and_follow_addresses(fake_driver: FakeDriver) -> None:
