@@ -53,4 +53,5 @@ def shape_of(step: Step) -> StepShape:
         has_chunks=step.num_decodes < len(step.slots),
         is_fresh=step.is_fresh,
         decode_len=step.decode_len,
+        num_cached_tokens=step.num_cached_tokens,
     )

@@ -83,11 +83,11 @@ def _long_chunks(plan: Plan) -> list[StepShape]:
     medium = min(most, _MEDIUM_STEP)
     # Long fresh prompts, one to a row, take kernels of their own; see ``prefill_attention.stores_keys``.
     sizes = (
-        (plan.max_num_seqs, most, True, False),
-        (plan.max_num_seqs, medium, True, True),
-        (1, medium, False, True),
+        (plan.max_num_seqs, most, True, medium),
+        (plan.max_num_seqs, medium, True, 0),
+        (1, medium, False, 0),
     )
     return [
-        StepShape(min(num_rows, tokens), tokens, tokens, has_decodes, True, is_fresh, plan.decode_len)
-        for num_rows, tokens, has_decodes, is_fresh in sizes
+        StepShape(min(num_rows, tokens), tokens, tokens, has_decodes, True, cached == 0, plan.decode_len, cached)
+        for num_rows, tokens, has_decodes, cached in sizes
     ]

@@ -29,6 +29,8 @@ class StepShape:
         has_decodes, has_chunks: whether decoding rows, of at most ``decode_len`` tokens, and longer ones may occur.
         is_fresh: whether every longer row starts at position 0, with nothing in the cache.
         decode_len: maximum number of tokens of a decoding row.
+        num_cached_tokens: maximum number of tokens that longer rows have in the cache before the step, in total; None
+            if that is unknown.
     """
 
     num_rows: int
@@ -38,6 +40,7 @@ class StepShape:
     has_chunks: bool
     is_fresh: bool
     decode_len: int = 1
+    num_cached_tokens: int | None = None
 
 
 @dataclass(slots=True)
@@ -147,6 +150,13 @@ class HeadTerms:
 
 NO_TERMS = HeadTerms()
 """Scores alone."""
+
+EXPANDED_BYTES = 256 << 20
+"""Size of the buffer in which prefill on Hopper has keys and values of a quantised cache in the compute type.
+
+It holds eight heads of 128 dimensions for 65,536 tokens. Longer steps take some heads after others, down to one head of
+524,288 tokens.
+"""
 
 MAX_DECODE_QUERIES = 64
 """Maximum number of queries of a decoding row per key/value head: its tokens times the query heads of a group."""

@@ -84,7 +84,8 @@ class Step:
         num_decodes, num_decode_tokens: number of such rows, and of their tokens.
         num_tokens: ``T``.
         max_query_len: maximum number of tokens of a row.
-        is_fresh: whether every longer row starts at position 0, so that none reads the cache.
+        num_cached_tokens: tokens that longer rows have in the cache before this step, in total, or more.
+        is_fresh: whether that is none, so that they do not read the cache.
     """
 
     step_id: int
@@ -102,6 +103,7 @@ class Step:
     num_decode_tokens: int = field(init=False)
     num_tokens: int = field(init=False)
     max_query_len: int = field(init=False)
+    num_cached_tokens: int = field(init=False)
     is_fresh: bool = field(init=False)
 
     def continues(self, rows: "StepRows") -> bool:
@@ -121,11 +123,12 @@ class Step:
         counts = self.num_scheduled_tokens
         self.num_decodes = self.num_decode_tokens = int(np.count_nonzero(counts <= self.decode_len))
         if self.num_decodes == len(counts) and self.decode_len == 1:
-            self.num_tokens, self.max_query_len, self.is_fresh = len(counts), 1, True
+            self.num_tokens, self.max_query_len, self.num_cached_tokens = len(counts), 1, 0
         else:
             self.num_decode_tokens = int(counts[: self.num_decodes].sum())
             self.num_tokens, self.max_query_len = int(counts.sum()), int(counts.max(initial=0))
-            self.is_fresh = not self.num_computed[self.num_decodes :].any()
+            self.num_cached_tokens = int(self.num_computed[self.num_decodes :].sum())
+        self.is_fresh = self.num_cached_tokens == 0
 
 
 StepRows = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]

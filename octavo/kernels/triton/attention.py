@@ -2,7 +2,8 @@
 
 Decoding rows (one token, and drafts) take one launch, :mod:`decode_attention`: norms, rotation, cache store and
 attention. Chunks take two: :mod:`rotary` norms, rotates and stores, then :mod:`prefill_attention` attends. On Hopper
-the second one may store the keys and values of fresh prompts, which it loads anyway.
+the second one may store the keys and values of fresh prompts, which it loads anyway; those of a quantised cache it
+reads rounded where the first one left them, or from a buffer that one more launch fills.
 """
 
 from typing import Any
@@ -30,8 +31,9 @@ from octavo.kernels.triton.decode_attention import (
     choose_tile,
     decode_attention,
 )
-from octavo.kernels.triton.launch import num_multiprocessors
-from octavo.kernels.triton.prefill_attention import prefill_attention, stores_keys
+from octavo.kernels.triton.launch import is_hopper, num_multiprocessors
+from octavo.kernels.triton.prefill_attention import prefill_attention, rounds_keys, stores_keys
+from octavo.kernels.triton.prefill_expand import ExpandedKeys
 from octavo.kernels.triton.rotary import qk_rope_store
 
 _DETERMINISTIC_CUT = Cut(8, 512)
@@ -52,6 +54,7 @@ class TritonAttention(AttentionBackend):
         self._max_model_len = max_model_len
         self._deterministic = deterministic
         self._workspaces: dict[tuple[int, int, int], DecodeWorkspace] = {}
+        self._expanded: ExpandedKeys | None = None
 
     def plan(self, inputs: AttentionInputs, dtype: torch.dtype) -> AttentionInputs:
         return inputs
@@ -80,7 +83,7 @@ class TritonAttention(AttentionBackend):
             stores_later = stores_keys(q, k, kv_cache, has_decodes=shape.has_decodes, **chunks)
             qk_rope_store(
                 split_qkv, query, key, eps, *rope, None if stores_later else kv_cache, plan.slot_mapping, heads,
-                kv_heads, counts, scales=scales,
+                kv_heads, counts, scales=scales, rounds_in_place=rounds_keys(q, k, **chunks),
             )  # fmt: skip
         if shape.has_decodes:
             decode_attention(qkv, *rope, query, key, eps, **self._decoding(kv_cache, plan, spec, terms, out, scales))
@@ -88,7 +91,10 @@ class TritonAttention(AttentionBackend):
             prefill_attention(
                 q, k, v, kv_cache, plan.block_tables, plan.slots, rows.query_starts, rows.seq_lens, rows.counts, out,
                 scale=spec.scale, softcap=spec.softcap, sinks=terms.sinks,
-                slot_mapping=plan.slot_mapping if stores_later else None, **chunks,
+                slot_mapping=plan.slot_mapping if stores_later else None,
+                num_cached_tokens=shape.num_cached_tokens,
+                expanded=None if scales is None else self._expanded_keys(),
+                **chunks,
             )  # fmt: skip
         return out.flatten(1)
 
@@ -131,7 +137,7 @@ class TritonAttention(AttentionBackend):
         }
 
     def _chunks(self, plan: AttentionInputs, terms: HeadTerms, scales: CacheScales | None) -> dict[str, Any]:
-        """Keyword arguments of both :func:`stores_keys` and :func:`prefill_attention`."""
+        """Keyword arguments of :func:`stores_keys`, :func:`rounds_keys` and :func:`prefill_attention`."""
         shape = plan.shape
         return {
             "num_tokens": shape.num_tokens,
@@ -174,6 +180,12 @@ class TritonAttention(AttentionBackend):
         num_programs = MANY_PROGRAMS + 1 if self._deterministic else shape.num_rows * spec.num_kv_heads
         num_queries = shape.decode_len * spec.num_heads // spec.num_kv_heads
         return choose_tile(head_bytes, dtype, num_programs, num_queries, is_quantized=is_quantized)
+
+    def _expanded_keys(self) -> ExpandedKeys | None:
+        """Room for what a quantised cache holds, for a device with a kernel that reads it there."""
+        if self._expanded is None and is_hopper(self._device):
+            self._expanded = ExpandedKeys.allocate(self._max_rows, self._device)
+        return self._expanded
 
     def _workspace(self, spec: AttentionSpec, length: int) -> DecodeWorkspace:
         """The workspace for enough chunks to fill the device, and for at least one per row."""

@@ -1,13 +1,18 @@
 """Prefill attention: many queries per row over cached or freshly computed keys; chooses between two kernels.
 
-:mod:`prefill_hopper` serves long chunks on Hopper, :mod:`prefill_portable` everything else.
+:mod:`prefill_hopper` serves long chunks on Hopper, :mod:`prefill_portable` everything else. The one for Hopper reads no
+quantised cache, but what that holds in the compute type: in the rows of fresh chunks, which the launch before rounds
+(:func:`rounds_keys`), otherwise in a buffer (:mod:`prefill_expand`).
 """
+
+from typing import Any
 
 import torch
 import triton
 
 from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.triton.launch import num_multiprocessors
+from octavo.kernels.triton.prefill_expand import ExpandedKeys, expanded_prefill, max_expanded_tokens
 from octavo.kernels.triton.prefill_hopper import (
     can_hopper_prefill,
     can_hopper_store,
@@ -46,9 +51,30 @@ def stores_keys(
         and window is None
         and is_long
         and is_large
+        and scales is None
         and can_hopper_store(q)
         and _takes_hopper(q, k, kv_cache, max_query_len, window, slopes, deterministic, scales)
     )
+
+
+def rounds_keys(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    *,
+    max_query_len: int,
+    is_fresh: bool,
+    window: int | None,
+    slopes: torch.Tensor | None,
+    deterministic: bool,
+    scales: CacheScales | None,
+    **_others: object,
+) -> bool:
+    """Whether the keys and values of fresh chunks are to be replaced, where they are, by what a quantised cache holds.
+
+    :func:`prefill_attention` reads them there, and what a token sees must not depend on how its prompt was cut.
+    """
+    is_quantized = scales is not None
+    return is_quantized and is_fresh and _takes_hopper(q, k, None, max_query_len, window, slopes, deterministic, scales)
 
 
 def prefill_attention(
@@ -75,12 +101,15 @@ def prefill_attention(
     deterministic: bool = False,
     scales: CacheScales | None = None,
     slot_mapping: torch.Tensor | None = None,
+    num_cached_tokens: int | None = None,
+    expanded: ExpandedKeys | None = None,
 ) -> None:
     """Causal attention of every row's chunk, the last ``query_len`` tokens of its sequence; decode rows are skipped.
 
     Args:
         q: ``[≥ T, H, D]``, the last two dimensions contiguous.
-        k, v: ``[≥ T, Hkv, D]``, the last two dimensions contiguous: the step's own keys and values.
+        k, v: ``[≥ T, Hkv, D]``, the last two dimensions contiguous: the step's own keys and values; see
+            :func:`rounds_keys`.
         kv_cache: ``[2, blocks, Hkv, block_size, D]``, with the step's tokens already stored, unless ``slot_mapping`` is
             given.
         block_tables: ``[S, M]`` int32, rows by slot; only entries of visible tokens are read.
@@ -97,31 +126,49 @@ def prefill_attention(
         slopes: ``[H]``, ALiBi: a score falls by its head's slope for each token from key to query; only the portable
             kernel has them.
         deterministic: use the same kernel and tiles for every mix of chunks, so that a row's bits do not depend on it.
-        scales: of a quantised cache, which is read even if every chunk starts at position 0: what a token sees must not
-            depend on how its prompt was cut. Only the portable kernel reads it.
+            Over a quantised cache it is the portable one, since the other may need more room than there is.
+        scales: of a quantised cache.
         slot_mapping: ``[≥ T]`` int64, where each token goes in the cache: keys and values of chunks are stored there.
             Slots behind a row's last token in its block may get any value. See :func:`stores_keys`; None for no store.
+        num_cached_tokens: see :class:`octavo.kernels.attention.StepShape`.
+        expanded: room for keys and values of a quantised cache in the compute type; None for none.
     """
-    cache = None if is_fresh and scales is None and slot_mapping is None else kv_cache
-    num_heads, num_kv_heads = q.shape[1], k.shape[1]
+    num_heads, num_kv_heads, head_dim = q.shape[1], *k.shape[1:]
+    options: dict[str, Any] = {
+        "num_tokens": num_tokens,
+        "num_rows": num_rows,
+        "scale": scale,
+        "window": window,
+        "softcap": softcap,
+        "sinks": sinks,
+    }
+    cache = None if scales is not None or (is_fresh and slot_mapping is None) else kv_cache
     if _takes_hopper(q, k, cache, max_query_len, window, slopes, deterministic, scales):
-        hopper_prefill(
-            q, k, v, cache, block_tables, slots, query_starts, seq_lens, counts, out,
-            num_tokens=num_tokens, num_rows=num_rows, scale=scale, window=window, softcap=softcap, sinks=sinks,
-            config=hopper_config(q.shape[2]), slot_mapping=slot_mapping,
-        )  # fmt: skip
-        return
+        if scales is None or is_fresh:
+            hopper_prefill(
+                q, k, v, cache, block_tables, slots, query_starts, seq_lens, counts, out,
+                config=hopper_config(head_dim), slot_mapping=slot_mapping, **options,
+            )  # fmt: skip
+            return
+        num_queries = max_query_len * num_heads // num_kv_heads
+        if expanded is not None and num_cached_tokens is not None and num_queries >= _EXPANDED_QUERIES:
+            num_keys = max_expanded_tokens(num_tokens, num_cached_tokens, num_rows, window)
+            if num_expanded := expanded.num_heads(num_keys, num_kv_heads, head_dim * q.element_size()):
+                expanded_prefill(
+                    q, kv_cache, scales, block_tables, slots, query_starts, seq_lens, counts, out, expanded,
+                    num_keys=num_keys, num_heads=num_expanded, config=hopper_config(head_dim), **options,
+                )  # fmt: skip
+                return
     assert slot_mapping is None
     group = triton.next_power_of_2(num_heads // num_kv_heads)
     is_short = max_query_len <= _SHORT_CHUNK and not deterministic
     pack = group if 1 < group <= 16 and 2 * max_query_len <= _SMALL_TILE and is_short else 1
     num_programs = (num_tokens // 128 + num_rows) * num_heads
     is_small = is_short or deterministic or num_programs < num_multiprocessors(q.device)
-    keys, values = (k, v) if cache is None else (cache[0], cache[1])
+    keys, values = (k, v) if is_fresh and scales is None else (kv_cache[0], kv_cache[1])
     portable_prefill(
-        q, keys, values, block_tables, slots, query_starts, seq_lens, counts, out,
-        num_tokens=num_tokens, num_rows=num_rows, scale=scale, window=window, softcap=softcap, sinks=sinks,
-        slopes=slopes, scales=scales, pack=pack, config=portable_config(q.dtype, q.shape[2], is_small),
+        q, keys, values, block_tables, slots, query_starts, seq_lens, counts, out, slopes=slopes, scales=scales,
+        pack=pack, config=portable_config(q.dtype, head_dim, is_small), **options,
     )  # fmt: skip
 
 
@@ -137,7 +184,8 @@ def _takes_hopper(
 ) -> bool:
     is_long = deterministic or max_query_len > _SHORT_CHUNK
     has_chunks = window is not None and window < 0
-    return is_long and not has_chunks and slopes is None and scales is None and can_hopper_prefill(q, k, cache)
+    is_supported = not has_chunks and slopes is None and not (deterministic and scales is not None)
+    return is_long and is_supported and can_hopper_prefill(q, k, cache)
 
 
 _SMALL_TILE = 64
@@ -145,6 +193,9 @@ _SMALL_TILE = 64
 
 _STORED_LENGTH = 2048
 """Mean number of tokens per row from which :func:`stores_keys`."""
+
+_EXPANDED_QUERIES = 512
+"""Queries per key from which it pays to expand a quantised cache, in the longest chunk."""
 
 _SHORT_CHUNK = 128
 """Up to this many queries per row, the portable kernel is faster."""

@@ -2,9 +2,10 @@
 
 Two consumer warpgroups (:mod:`prefill_hopper_consume`) compute a tile of 128 queries, 64 each. One producer warp
 (:mod:`prefill_hopper_produce`) finds tiles and loads keys and values by TMA: contiguous blocks for a row that starts in
-this step, page by page for a row with a cached prefix. Each consumer overlaps its next matmul with the softmax of the
-current block, and the two consumers alternate in issuing matmuls, so that one multiplies while the other computes
-exponentials. Programs are persistent: the next tile's keys are loaded while the last tile's results are stored.
+this step or whose keys :mod:`prefill_expand` left in a row, page by page for others with a cached prefix. Each
+consumer overlaps its next matmul with the softmax of the current block, and the two consumers alternate in issuing
+matmuls, so that one multiplies while the other computes exponentials. Programs are persistent: the next tile's keys are
+loaded while the last tile's results are stored.
 """
 
 import functools
@@ -88,16 +89,21 @@ def hopper_prefill(
     sinks: torch.Tensor | None,
     config: HopperConfig,
     slot_mapping: torch.Tensor | None = None,
+    key_starts: torch.Tensor | None = None,
 ) -> None:
     """Launch the kernel; see ``prefill_attention`` for arguments. Launches must not overlap: they share a work queue.
 
     Args:
-        kv_cache: None if every chunk starts at position 0, unless with ``slot_mapping``: then it is only written.
+        k, v: with ``key_starts``, those of all tokens that the step's queries see.
+        kv_cache: None if every chunk starts at position 0, unless with ``slot_mapping``: then it is only written. None
+            with ``key_starts``.
+        key_starts: ``[R]`` int32, where position 0 of each row would lie in ``k`` and ``v``.
     """
     num_heads, head_dim = q.shape[1:]
     num_kv_heads = k.shape[1]
     group = num_heads // num_kv_heads
     is_paged = kv_cache is not None and slot_mapping is None
+    has_context = is_paged or key_starts is not None
     box = (config.block_n, head_dim)
     key_shape, key_stride = (k.shape[0], num_kv_heads * head_dim), k.stride(0)
     # For TMA, the cache is a matrix whose rows are one token of one head; the rows of a page are contiguous.
@@ -113,22 +119,22 @@ def hopper_prefill(
     _hopper_kernel[(min(num_tiles * num_heads, num_programs),)](
         _descriptor(q, (q.shape[0], num_heads * head_dim), q.stride(0), (HALF_TILE, head_dim)),
         _descriptor(k, key_shape, key_stride, box), _descriptor(v, key_shape, key_stride, box), *pages,
-        out, query_starts, seq_lens, counts, slots, block_tables, slot_mapping, sinks, _queue(q.device),
+        out, query_starts, seq_lens, counts, slots, block_tables, slot_mapping, key_starts, sinks, _queue(q.device),
         out.stride(0), block_tables.stride(0), block_rows, head_rows,
         scale * LOG2_E if softcap is None else scale / softcap,
         0.0 if softcap is None else softcap * LOG2_E,
-        window or 0, choose_queued_heads(num_tiles, num_rows, num_kv_heads, group, num_programs, not is_paged),
-        GROUP=group, NUM_KV_HEADS=num_kv_heads, BLOCK_N=config.block_n, D=head_dim,
-        STAGES=config.num_stages, TILES=config.num_tiles, PAGED=is_paged, CAP=softcap is not None,
-        WINDOW=window is not None, SINKS=sinks is not None, TAKE_TURNS=config.takes_turns, num_warps=4,
+        window or 0, choose_queued_heads(num_tiles, num_rows, num_kv_heads, group, num_programs, not has_context),
+        num_kv_heads, GROUP=group, BLOCK_N=config.block_n, D=head_dim, STAGES=config.num_stages,
+        TILES=config.num_tiles, PAGED=is_paged, CAP=softcap is not None, WINDOW=window is not None,
+        SINKS=sinks is not None, TAKE_TURNS=config.takes_turns, num_warps=4,
         **dependent_launch(q.device),
     )  # fmt: skip
 
 
-@gluon.jit(do_not_specialize=["heads_at_once"])
+@gluon.jit(do_not_specialize=["heads_at_once", "num_kv_heads"], do_not_specialize_on_alignment=["sinks_ptr"])
 def _hopper_kernel(
     q_desc,  # [T, H · D], boxes of 64 tokens of a head
-    k_desc,  # [T, Hkv · D], boxes of BLOCK_N tokens of a head
+    k_desc,  # [T, Hkv · D], boxes of BLOCK_N tokens of a head, those before the chunks included if they are contiguous
     v_desc,
     k_pages,  # the cache's keys as rows of a head, in boxes of a page; None if it is neither read nor written
     v_pages,
@@ -139,6 +145,7 @@ def _hopper_kernel(
     slots_ptr,  # [R]
     tables_ptr,  # [S, M]
     mapping_ptr,  # [T] where tokens of chunks go in the cache; None if they are there
+    key_starts_ptr,  # [R] where the keys of each row's position 0 would lie; None if rows lie as the step's tokens do
     sinks_ptr,  # [H]
     queue_ptr,  # [2] zeros: items handed out, programs that have finished
     out_stride,
@@ -149,8 +156,8 @@ def _hopper_kernel(
     softcap,  # in base-2 logits
     window,
     heads_at_once,  # see prefill_tiles
+    num_kv_heads,
     GROUP: gl.constexpr,
-    NUM_KV_HEADS: gl.constexpr,
     BLOCK_N: gl.constexpr,
     D: gl.constexpr,
     STAGES: gl.constexpr,
@@ -194,20 +201,21 @@ def _hopper_kernel(
     rings = ((q_smem, q_full, q_empty), (k_smem, k_full, k_empty), (v_smem, v_full, v_empty))
     board = (notes, notes_full, notes_empty)
     stores: gl.constexpr = mapping_ptr is not None
+    has_context: gl.constexpr = PAGED or key_starts_ptr is not None
     batch = (starts_ptr, lens_ptr, counts_ptr)
     pages = (slots_ptr, tables_ptr, table_stride, block_rows, head_rows)
     gl.warp_specialize(
         [
             (consume, (0, rings, board, turns, out_ptr, out_stride, sinks_ptr, scale, softcap, window,
-                        BLOCK_N, D, STAGES, PAGED, CAP, WINDOW, SINKS, TAKE_TURNS, PDL)),
+                        BLOCK_N, D, STAGES, has_context, CAP, WINDOW, SINKS, TAKE_TURNS, PDL)),
             (consume, (1, rings, board, turns, out_ptr, out_stride, sinks_ptr, scale, softcap, window,
-                        BLOCK_N, D, STAGES, PAGED, CAP, WINDOW, SINKS, TAKE_TURNS, PDL)),
-            (produce, ((q_desc, k_desc, v_desc, k_pages, v_pages), rings, board, batch, pages,
-                        mapping_ptr, queue_ptr, heads_at_once, window, GROUP, NUM_KV_HEADS, BLOCK_N, D, STAGES, PAGED,
-                        stores, WINDOW, PDL)),
+                        BLOCK_N, D, STAGES, has_context, CAP, WINDOW, SINKS, TAKE_TURNS, PDL)),
+            (produce, ((q_desc, k_desc, v_desc, k_pages, v_pages), rings, board, batch, pages, mapping_ptr,
+                        key_starts_ptr, queue_ptr, heads_at_once, num_kv_heads, window, GROUP, BLOCK_N, D, STAGES,
+                        PAGED, has_context, stores, WINDOW, PDL)),
         ],
         [4, 1],
-        [232, 40] if PAGED or stores else [240, 24],
+        [232, 40] if has_context or stores else [240, 24],
     )  # fmt: skip
 
 

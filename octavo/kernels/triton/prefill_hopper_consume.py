@@ -126,7 +126,7 @@ def consume(
     BLOCK_N: gl.constexpr,
     D: gl.constexpr,
     STAGES: gl.constexpr,
-    PAGED: gl.constexpr,
+    HAS_CONTEXT: gl.constexpr,
     CAP: gl.constexpr,
     WINDOW: gl.constexpr,
     SINKS: gl.constexpr,
@@ -191,7 +191,7 @@ def consume(
 
         state = (acc, p, row_max, row_sum, step, num_turns)
         last_block -= 1
-        if PAGED or 2 * half > BLOCK_N:
+        if HAS_CONTEXT or 2 * half > BLOCK_N:
             # Blocks on the causal diagonal, below the peeled one.
             inner_block = gl.minimum((first_position + 1) // BLOCK_N, last_block + 1)
             inner_block = gl.maximum(inner_block, first_block)

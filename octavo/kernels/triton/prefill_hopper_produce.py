@@ -108,15 +108,17 @@ def produce(
     batch,
     pages,
     mapping_ptr,
+    key_starts_ptr,
     queue_ptr,
     heads_at_once,
+    num_kv_heads,
     window,
     GROUP: gl.constexpr,
-    NUM_KV_HEADS: gl.constexpr,
     BLOCK_N: gl.constexpr,
     D: gl.constexpr,
     STAGES: gl.constexpr,
     PAGED: gl.constexpr,
+    HAS_CONTEXT: gl.constexpr,
     STORES: gl.constexpr,
     WINDOW: gl.constexpr,
     PDL: gl.constexpr,
@@ -128,7 +130,7 @@ def produce(
     half: gl.constexpr = q_desc.block_shape[0]
     num_slots: gl.constexpr = q_ring[0].shape[0]
     num_decode, skipped, num_rows, num_tiles = count_tiles(starts_ptr, counts_ptr, 2 * half)
-    num_items = num_tiles * GROUP * NUM_KV_HEADS
+    num_items = num_tiles * GROUP * num_kv_heads
     if PDL:
         gdc_wait()
     num_done = 0
@@ -139,7 +141,7 @@ def produce(
         head = kv_head * GROUP + member
         row, start, length, first_query = find_tile(tile, starts_ptr, num_decode, skipped, num_rows, 2 * half)
         if first_query < length:
-            seq_len = gl.load(lens_ptr + row) if PAGED else length
+            seq_len = gl.load(lens_ptr + row) if HAS_CONTEXT else length
             first_position = seq_len - length + first_query
             post_tile(board, num_done, start, length, seq_len, first_query, head)
             _load(q_desc, start + first_query, head * D, q_ring, 2 * num_done, num_slots)
@@ -187,8 +189,9 @@ def produce(
                         _load(v_desc, start + block * BLOCK_N, kv_head * D, v_ring, step, STAGES)
                         block -= 1
                         step += 1
+            key_start = start if key_starts_ptr is None else gl.load(key_starts_ptr + row)
             block, step = _load_blocks(
-                descriptors, start, kv_head, block, first_block, rings, step, BLOCK_N, D, STAGES
+                descriptors, key_start, kv_head, block, first_block, rings, step, BLOCK_N, D, STAGES
             )  # fmt: skip
         index = gl.num_programs(0) + gl.atomic_add(queue_ptr, 1, sem="relaxed")
     post_tile(board, num_done, 0, 0, 0, 0, 0)

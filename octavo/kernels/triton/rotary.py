@@ -40,6 +40,8 @@ def qk_rope_store(
     counts: torch.Tensor | None = None,
     tile: RotaryTile | None = None,
     scales: CacheScales | None = None,
+    *,
+    rounds_in_place: bool = False,
 ) -> None:
     """Norm and rotate queries and keys in place, store keys and values; :func:`octavo.kernels.basic.qk_rope_store`.
 
@@ -48,6 +50,7 @@ def qk_rope_store(
         counts: int32 on the device: the first ``counts[4]`` tokens are skipped. None skips none.
         tile: defaults to :func:`choose_tile`'s.
         scales: of a quantised cache.
+        rounds_in_place: replace keys and values by what the quantised cache holds of them.
     """
     num_tokens, (_, all_heads, head_dim), rotary_dim = len(slot_mapping), qkv.shape, cos.shape[-1]
     if num_tokens == 0:
@@ -80,6 +83,7 @@ def qk_rope_store(
         HALF_BLOCK=triton.next_power_of_2(max(rotary_dim // 2, 1)),
         REST_BLOCK=triton.next_power_of_2(max(head_dim - rotary_dim, 1)),
         HEADS=tile.num_heads,
+        ROUNDS=rounds_in_place,
         **scale_arguments(scales, qkv.dtype if kv_cache is None else kv_cache.dtype),
         num_warps=tile.num_warps,
         **dependent_launch(qkv.device),
@@ -103,13 +107,16 @@ def _head_weight(q_norm, k_norm, columns, is_query, is_key):
 
 
 @triton.jit
-def _store(values, qkv, cache, columns, mask, in_place, in_cache, scale, LARGEST: tl.constexpr):
-    """Store a part of each head in place, in the cache, or both."""
+def _store(values, qkv, cache, columns, mask, in_place, in_cache, scale, LARGEST: tl.constexpr, ROUNDS: tl.constexpr):
+    """Store a part of each head in place, in the cache, or both; with ``ROUNDS`` the same in both."""
+    stored = values
+    if scale is not None:
+        stored = round_values(values, scale, LARGEST, cache.dtype.element_ty)
+        if ROUNDS:
+            values = tl.where(in_cache, (stored.to(tl.float32) * scale).to(values.dtype), values)
     tl.store(qkv + columns, values, mask & in_place)
     if cache is not None:
-        if scale is not None:
-            values = round_values(values, scale, LARGEST, cache.dtype.element_ty)
-        tl.store(cache + columns, values, mask & in_cache)
+        tl.store(cache + columns, stored, mask & in_cache)
 
 
 @triton.jit
@@ -155,6 +162,7 @@ def _qk_rope_store_kernel(
     HALF_BLOCK: tl.constexpr,
     REST_BLOCK: tl.constexpr,
     HEADS: tl.constexpr,
+    ROUNDS: tl.constexpr,
     ARE_GIVEN: tl.constexpr,
     LARGEST: tl.constexpr,
     PDL: tl.constexpr,
@@ -218,8 +226,10 @@ def _qk_rope_store_kernel(
     rotated_low = (wide_low * cosine - wide_high * sine).to(dtype)
     rotated_high = (wide_high * cosine + wide_low * sine).to(dtype)
 
+    low_values, high_values = tl.where(is_value, x_low, rotated_low), tl.where(is_value, x_high, rotated_high)
+
     kv_head = head - NUM_HEADS - tl.where(is_value, NUM_KV_HEADS, 0)
-    in_place, in_cache = ~is_value, None
+    in_place, in_cache = is_head if ROUNDS else ~is_value, None
     if cache is not None:
         cache += place // BLOCK_SIZE * cache_block_stride + place % BLOCK_SIZE * cache_token_stride
         cache += kv_head.to(tl.int64) * cache_head_stride + tl.where(is_value, cache_part_stride, 0)
@@ -231,12 +241,9 @@ def _qk_rope_store_kernel(
         if ARE_GIVEN:
             scale = tl.load(scales, is_head & in_cache, other=1.0)
         else:
-            low_part, high_part = tl.where(is_value, x_low, rotated_low), tl.where(is_value, x_high, rotated_high)
-            scale = _found_scale(low_part, high_part, x_rest if ROTARY_DIM < HEAD_DIM else None, LARGEST)
+            scale = _found_scale(low_values, high_values, x_rest if ROTARY_DIM < HEAD_DIM else None, LARGEST)
             tl.store(scales, scale, is_head & in_cache)
-    _store(tl.where(is_value, x_low, rotated_low), qkv, cache, low, in_half, in_place, in_cache, scale, LARGEST)
-    _store(
-        tl.where(is_value, x_high, rotated_high), qkv, cache, half + low, in_half, in_place, in_cache, scale, LARGEST
-    )
+    _store(low_values, qkv, cache, low, in_half, in_place, in_cache, scale, LARGEST, ROUNDS)
+    _store(high_values, qkv, cache, half + low, in_half, in_place, in_cache, scale, LARGEST, ROUNDS)
     if ROTARY_DIM < HEAD_DIM:
-        _store(x_rest, qkv, cache, rest, in_rest, in_place, in_cache, scale, LARGEST)
+        _store(x_rest, qkv, cache, rest, in_rest, in_place, in_cache, scale, LARGEST, ROUNDS)

@@ -33,7 +33,16 @@ STEPS = {
     "chunks": [(5, 5), (20, 29)],
     "mixed": [(1, 12), (9, 9), (4, 19)],
 }
-LONG_STEPS = {"long": [(1, 300), (1, 17), (1, 130)], "long drafts": [(3, 300), (2, 17), (1, 130)]}
+LONG_STEPS = {
+    "long": [(1, 300), (1, 17), (1, 130)],
+    "long drafts": [(3, 300), (2, 17), (1, 130)],
+    "long chunks": [(1, 70), (300, 377), (128, 256), (65, 600), (200, 200)],
+    "long fresh": [(300, 300), (128, 128), (517, 517)],
+    "one fresh": [(700, 700)],
+    "far": [(1, 9), (3, 200), (2, 131), (9, 9)],
+    "many": [(2, 2 + 5 * row % 19) for row in range(9)],
+    "crowd": [(2, 2 + row % 17) for row in range(141)],
+}
 TYPES = [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8]
 
 
@@ -89,8 +98,11 @@ def make_case(
         torch.tensor([0, *accumulate(query_lens)], dtype=torch.int32, device=device),
         torch.tensor([length for _, length in lengths], dtype=torch.int32, device=device),
     )
+    num_cached = sum(length - count for count, length in lengths[num_decodes:])
+    has_chunks = num_decodes < len(lengths)
+    is_fresh = has_chunks and num_cached == 0
     shape = StepShape(
-        len(lengths), num_tokens, max(query_lens), num_decodes > 0, num_decodes < len(lengths), False, decode_len
+        len(lengths), num_tokens, max(query_lens), num_decodes > 0, has_chunks, is_fresh, decode_len, num_cached
     )
     inputs = AttentionInputs(
         tables.to(device), torch.arange(len(lengths), device=device), torch.tensor(mapping, device=device), block_size,
