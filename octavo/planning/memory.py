@@ -7,6 +7,7 @@ from torch import nn
 
 from octavo.execution.graphs import ladder
 from octavo.hub.model_config import ModelConfig
+from octavo.kernels.attention import EXPANDED_BYTES
 from octavo.kernels.indexer import MAX_SCORES
 from octavo.layers.build import Build
 from octavo.layers.experts import Experts
@@ -21,7 +22,7 @@ from octavo.platforms import Platform
 from octavo.quantization.cache_format import CacheFormat
 from octavo.quantization.config import QuantizationConfig, Unquantized
 from octavo.quantization.scheme import LinearWeights
-from octavo.records import CacheSpec, WeightGroup
+from octavo.records import CacheSpec, Full, WeightGroup, is_quantized
 
 # Prompt positions whose logits are computed at a time for log-probabilities, in three float32 buffers.
 _PROMPT_LOGPROB_ROWS = 128
@@ -188,6 +189,12 @@ def layer_bytes(config: ModelConfig, num_tokens: int, itemsize: int) -> int:
 def choice_bytes(num_chosen: int, num_tokens: int, max_model_len: int) -> int:
     """Scores and chosen positions of a step, and the positions of the layer before."""
     return min(num_tokens * max_model_len, MAX_SCORES) * 4 + 2 * num_tokens * num_chosen * 4
+
+
+def expanded_bytes(model: ModelSize, itemsize: int, platform: Platform) -> int:
+    """The buffer in which prefill has a quantised layer's keys and values in the compute type, if the device has it."""
+    has_keys = any(isinstance(spec, Full) and is_quantized(spec) for spec in model.cache_specs.values())
+    return EXPANDED_BYTES if has_keys and itemsize == 2 and platform.expands_caches() else 0
 
 
 def logits_bytes(config: ModelConfig, max_num_seqs: int, itemsize: int) -> int:

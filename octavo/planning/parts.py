@@ -58,6 +58,11 @@ def memory_parts(
         *_drawing_parts(config, rows, rows * (1 + limits.num_drafts), itemsize, pass_elements),
         MemoryPart("batch state", state, f"recent tokens and block tables of {rows} requests of {length} tokens"),
         MemoryPart("workspaces", platform.workspace_bytes, "buffers of kernels and libraries, as measured"),
+        MemoryPart(
+            "expanded keys",
+            memory.expanded_bytes(model, itemsize, platform),
+            "a layer's quantised keys and values in the compute type, for prefill",
+        ),
     ]
     captures = platform.captures_graphs and has_graphs and config.pooling is None
     if model.num_chosen is not None and length > model.num_chosen:

@@ -71,6 +71,9 @@ class CudaPlatform(Platform):
     def has_float8_cache(self) -> bool:
         return self.has_float8()
 
+    def expands_caches(self) -> bool:
+        return torch.cuda.get_device_capability() == (9, 0)
+
     def has_groups(self) -> bool:
         return True
 

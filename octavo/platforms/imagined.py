@@ -18,19 +18,21 @@ class GpuModel:
         num_bytes: total memory, as its driver reports it.
         bandwidth: of the memory by its data sheet, in bytes/s.
         has_float8: whether it multiplies float8.
+        is_hopper: whether it is of compute capability 9.0.
     """
 
     name: str
     num_bytes: int
     bandwidth: float
     has_float8: bool = True
+    is_hopper: bool = False
 
 
 GPU_MODELS = {
     "a100": GpuModel("NVIDIA A100 80 GB", 81_920 << 20, 2.039e12, has_float8=False),
     "b200": GpuModel("NVIDIA B200", 183_359 << 20, 8.0e12),
-    "h100": GpuModel("NVIDIA H100", 81_559 << 20, 3.35e12),
-    "h200": GpuModel("NVIDIA H200", 143_771 << 20, 4.8e12),
+    "h100": GpuModel("NVIDIA H100", 81_559 << 20, 3.35e12, is_hopper=True),
+    "h200": GpuModel("NVIDIA H200", 143_771 << 20, 4.8e12, is_hopper=True),
     "l4": GpuModel("NVIDIA L4", 23_034 << 20, 0.3e12),
     "l40s": GpuModel("NVIDIA L40S", 46_068 << 20, 0.864e12),
     "rtx4090": GpuModel("NVIDIA GeForce RTX 4090", 24_564 << 20, 1.008e12),
@@ -68,6 +70,9 @@ class ImaginedGpu(CudaPlatform):
 
     def has_float8(self) -> bool:
         return self._model is None or self._model.has_float8
+
+    def expands_caches(self) -> bool:
+        return self._model is None or self._model.is_hopper
 
     def read_bandwidth(self) -> float:
         return 0.0 if self._model is None else self._model.bandwidth

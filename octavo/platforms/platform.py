@@ -80,6 +80,10 @@ class Platform(ABC):
         """Whether its attention reads keys and values of float8."""
         return True
 
+    def expands_caches(self) -> bool:
+        """Whether its prefill has keys and values of a quantised cache in the compute type, in a buffer of its own."""
+        return False
+
     def has_blocks(self) -> bool:
         """Whether the device multiplies weights of integers in groups (GGUF's formats, int8, int4)."""
         return False

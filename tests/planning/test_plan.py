@@ -20,8 +20,9 @@ from octavo.execution.graphs import decode_sizes
 from octavo.hub.config_file import parse_config
 from octavo.hub.families.mamba2 import Mamba2Fields
 from octavo.hub.model_config import ModelConfig
+from octavo.kernels.attention import EXPANDED_BYTES
 from octavo.planning import make_plan
-from octavo.platforms import CpuPlatform, DeviceMemory, ImaginedGpu, Platform
+from octavo.platforms import GPU_MODELS, CpuPlatform, DeviceMemory, ImaginedGpu, Platform
 from octavo.records import Plan
 
 GIB = 1 << 30
@@ -448,6 +449,23 @@ class TestQuantizedCache:
         assert given.memory_of("key/value cache") == given.num_blocks * given.block_bytes
         found = reason(given, "kv_cache_dtype")
         assert found.startswith("float8_e4m3fn, a scale per token and head: as set; PyTorch attends to them")
+
+    @pytest.mark.parametrize(
+        ("gpu", "settings", "num_bytes"),
+        [
+            ("h100", {"kv_cache_dtype": "fp8"}, EXPANDED_BYTES),
+            ("h200", {"kv_cache_dtype": "int8_per_token_head"}, EXPANDED_BYTES),
+            ("h100", {}, 0),
+            ("h100", {"kv_cache_dtype": "fp8", "dtype": "float32"}, 0),
+            ("l40s", {"kv_cache_dtype": "fp8"}, 0),
+        ],
+    )
+    def test_prefill_on_hopper_has_a_buffer_for_a_layer(
+        self, gpu: str, settings: dict[str, Any], num_bytes: int
+    ) -> None:
+        model = GPU_MODELS[gpu]
+        plan = plan_for(platform=ImaginedGpu(model.num_bytes, model), **settings)
+        assert plan.memory_of("expanded keys") == num_bytes
 
     def test_skipped_layers_take_what_they_need_and_no_more(self) -> None:
         config = tiny_config(num_layers=12)

@@ -21,7 +21,8 @@ def test_the_shape_of_a_step(data: st.DataObject, decode_len: int) -> None:
     assert step.num_decodes == len(decodes)
     assert step.num_decode_tokens == sum(count for _, count in decodes)
     assert step.max_query_len == num_scheduled.max()
-    assert step.is_fresh == all(first == 0 for first, _ in chunks)
+    assert step.num_cached_tokens == sum(first for first, _ in chunks)
+    assert step.is_fresh == (step.num_cached_tokens == 0)
 
 
 def test_outputs_one_by_one() -> None:

@@ -182,8 +182,8 @@ class TritonAttention(AttentionBackend):
         return choose_tile(head_bytes, dtype, num_programs, num_queries, is_quantized=is_quantized)
 
     def _expanded_keys(self) -> ExpandedKeys | None:
-        """Room for what a quantised cache holds, for a device with a kernel that reads it there."""
-        if self._expanded is None and is_hopper(self._device):
+        """Room for what a quantised cache holds, if there is a kernel that reads it there."""
+        if self._expanded is None and is_hopper(self._device) and not self._deterministic:
             self._expanded = ExpandedKeys.allocate(self._max_rows, self._device)
         return self._expanded
 
