@@ -43,12 +43,15 @@ class CapturedStep:
     logits: torch.Tensor
 
 
-def ladder(max_num_seqs: int, max_tokens: int, num_exact: int = 0, decode_len: int = 1) -> list[StepShape]:
+def ladder(
+    max_num_seqs: int, max_tokens: int, num_exact: int = 0, decode_len: int = 1, max_cached_tokens: int | None = None
+) -> list[StepShape]:
     """The shapes to capture, largest first, so that later captures reuse the memory of the first.
 
     Args:
         num_exact: every batch size up to this gets its own decode graph.
         decode_len: maximum number of tokens of a decoding row.
+        max_cached_tokens: see :attr:`StepShape.num_cached_tokens`, of steps with chunks.
     """
     decodes = [decode_shape(rows, decode_len) for rows in decode_sizes(max_num_seqs, num_exact)]
     mixed = []
@@ -57,7 +60,7 @@ def ladder(max_num_seqs: int, max_tokens: int, num_exact: int = 0, decode_len: i
         # be a full batch plus one prompt.
         rows = min(max_num_seqs, tokens // 2 if 64 < tokens <= max_num_seqs else tokens)
         if tokens <= max_tokens:
-            mixed.append(StepShape(rows, tokens, tokens, True, True, False, decode_len))
+            mixed.append(StepShape(rows, tokens, tokens, True, True, False, decode_len, max_cached_tokens))
     first = [
         StepShape(min(_FIRST_ROWS, max_num_seqs), tokens, tokens, False, True, True, decode_len)
         for tokens in _FIRST_TOKENS
@@ -133,4 +136,5 @@ def _fits(shape: StepShape, captured: StepShape) -> bool:
         and captured.num_rows >= shape.num_rows
         and captured.has_decodes >= shape.has_decodes
         and captured.is_fresh <= shape.is_fresh
+        and (captured.num_cached_tokens is None or (shape.num_cached_tokens or 0) <= captured.num_cached_tokens)
     )

@@ -7,10 +7,13 @@ import torch
 
 from octavo.execution.graphs import decode_shape, decode_sizes, ladder
 from octavo.kernels import StepShape, padded_rows
-from octavo.records import Plan
+from octavo.records import Full, Plan, is_quantized
 
 _MEDIUM_STEP = 2048
 """Tokens of a step without a graph that is not the largest; a prompt of so many is a long one."""
+_EXPANDED_TOKENS = 32_768
+"""Cached tokens of a captured step with chunks over a quantised cache, which is expanded in a buffer: eight heads of
+128 dimensions, and what pads many rows, take most of :data:`octavo.kernels.attention.EXPANDED_BYTES`."""
 _TOKEN_UNIT = 128
 """Token counts of steps without a graph are rounded up to a multiple of this: the tile size of large GEMMs."""
 
@@ -56,7 +59,13 @@ class DeviceSizes:
     def __init__(self, plan: Plan, *, captures: bool) -> None:
         self.max_tokens = max(plan.max_num_batched_tokens, plan.max_num_seqs)
         self.captured = (
-            ladder(plan.max_num_seqs, plan.max_num_batched_tokens, plan.num_exact_graphs, plan.decode_len)
+            ladder(
+                plan.max_num_seqs,
+                plan.max_num_batched_tokens,
+                plan.num_exact_graphs,
+                plan.decode_len,
+                _EXPANDED_TOKENS if _has_quantized_keys(plan) else None,
+            )
             if captures
             else []
         )
@@ -76,6 +85,10 @@ class DeviceSizes:
         num_tokens = -(-shape.num_tokens // _TOKEN_UNIT) * _TOKEN_UNIT
         num_tokens = min(num_tokens, self._max_num_batched_tokens)
         return replace(shape, num_rows=num_rows, num_tokens=max(num_tokens, num_rows))
+
+
+def _has_quantized_keys(plan: Plan) -> bool:
+    return any(isinstance(group.spec, Full) and is_quantized(group.spec) for group in plan.groups)
 
 
 def _long_chunks(plan: Plan) -> list[StepShape]:

@@ -150,8 +150,7 @@ def prefill_attention(
                 config=hopper_config(head_dim), slot_mapping=slot_mapping, **options,
             )  # fmt: skip
             return
-        num_queries = max_query_len * num_heads // num_kv_heads
-        if expanded is not None and num_cached_tokens is not None and num_queries >= _EXPANDED_QUERIES:
+        if expanded is not None and num_cached_tokens is not None:
             num_keys = max_expanded_tokens(num_tokens, num_cached_tokens, num_rows, window)
             if num_expanded := expanded.num_heads(num_keys, num_kv_heads, head_dim * q.element_size()):
                 expanded_prefill(
@@ -182,7 +181,7 @@ def _takes_hopper(
     deterministic: bool,
     scales: CacheScales | None,
 ) -> bool:
-    is_long = deterministic or max_query_len > _SHORT_CHUNK
+    is_long = deterministic or max_query_len > (_SHORT_CHUNK if scales is None else _SHORT_QUANTIZED_CHUNK)
     has_chunks = window is not None and window < 0
     is_supported = not has_chunks and slopes is None and not (deterministic and scales is not None)
     return is_long and is_supported and can_hopper_prefill(q, k, cache)
@@ -194,11 +193,11 @@ _SMALL_TILE = 64
 _STORED_LENGTH = 2048
 """Mean number of tokens per row from which :func:`stores_keys`."""
 
-_EXPANDED_QUERIES = 512
-"""Queries per key from which it pays to expand a quantised cache, in the longest chunk."""
-
 _SHORT_CHUNK = 128
 """Up to this many queries per row, the portable kernel is faster."""
+
+_SHORT_QUANTIZED_CHUNK = 32
+"""The same over a quantised cache."""
 
 
 def portable_config(dtype: torch.dtype, head_dim: int, is_small: bool) -> TileConfig:

@@ -13,13 +13,16 @@ import triton.language as tl
 
 from octavo.kernels.attention import EXPANDED_BYTES
 from octavo.kernels.cache_scales import CacheScales
-from octavo.kernels.triton.launch import dependent_launch
+from octavo.kernels.triton.launch import dependent_launch, num_multiprocessors
 from octavo.kernels.triton.prefill_hopper import HopperConfig, hopper_prefill
 from octavo.kernels.triton.widening import widen_values
 from octavo.kernels.triton.window import first_visible
 
 TILE = 16
-"""Tokens per program; rows begin at multiples of it."""
+"""Tokens that a program takes at a time; rows begin at multiples of it."""
+
+_PROGRAMS = 16
+"""Programs per multiprocessor."""
 
 _BLOCK_N = 128
 """Within a row, the first token is a multiple of this and so of the keys that attention loads at a time."""
@@ -144,15 +147,45 @@ def expand_keys(
     _, num_tokens, num_heads, head_dim = out.shape
     values, given = cache[:, :, first_head:], scales.values[:, :, first_head:]
     part, block, head, token, _ = values.stride()
-    _expand_kernel[(num_tokens // TILE, num_heads)](
+    num_programs = min(num_tokens // TILE, _PROGRAMS * num_multiprocessors(out.device))
+    _expand_kernel[(num_programs,)](
         values, given, block_tables, slots, query_starts, seq_lens, counts, out, out_starts,
         part, block, head, token, *given.stride(), block_tables.stride(0), out.stride(0), out.stride(1), window or 0,
-        D=head_dim, BLOCK_SIZE=cache.shape[3], TILE=TILE, BLOCK_N=_BLOCK_N,
-        WINDOW=window is not None, num_warps=max(TILE * head_dim // 1024, 1), **dependent_launch(out.device),
+        num_heads, D=head_dim, BLOCK_SIZE=cache.shape[3], TILE=TILE, BLOCK_N=_BLOCK_N, WINDOW=window is not None,
+        num_warps=max(TILE * head_dim // 1024, 1), **dependent_launch(out.device),
     )  # fmt: skip
 
 
 @triton.jit
+def _find_tile(
+    tile, starts_ptr, lens_ptr, counts_ptr, out_starts_ptr, window,
+    TILE: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr = 128,
+):  # fmt: skip
+    """The row of a tile, the row's first tile and the number of all tiles; the first tile writes where rows begin."""
+    num_rows = tl.load(counts_ptr)
+    row = tl.load(counts_ptr + 1)  # rows before it decode
+    row_tile, end = 0, 0
+    for first in range(row, num_rows, CHUNK):
+        rows = first + tl.arange(0, CHUNK)
+        is_row = rows < num_rows
+        lengths = tl.load(lens_ptr + rows, is_row, other=0)
+        first_keys = tl.zeros_like(lengths)
+        if WINDOW:
+            starts = tl.load(starts_ptr + rows, is_row, other=0)
+            positions = lengths - (tl.load(starts_ptr + rows + 1, is_row, other=0) - starts)
+            first_keys = first_visible(positions, window) // BLOCK_N * BLOCK_N
+        num_tiles = tl.cdiv(lengths - first_keys, TILE)
+        ends = end + tl.cumsum(num_tiles, 0)
+        is_before = is_row & (ends <= tile)
+        row += tl.sum(is_before.to(tl.int32))
+        row_tile = tl.maximum(row_tile, tl.max(tl.where(is_before, ends, 0)))
+        end += tl.sum(num_tiles)
+        if tile == 0:
+            tl.store(out_starts_ptr + rows, (ends - num_tiles) * TILE - first_keys, is_row)
+    return row, row_tile, end
+
+
+@triton.jit(do_not_specialize=["num_heads"])
 def _expand_kernel(
     cache_ptr,  # [2, blocks, H, BLOCK_SIZE, D]
     scales_ptr,  # [2, blocks, H, BLOCK_SIZE]
@@ -175,60 +208,48 @@ def _expand_kernel(
     out_part,
     out_token,
     window,
+    num_heads,
     D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK_N: tl.constexpr,
     WINDOW: tl.constexpr,
     PDL: tl.constexpr,
-    CHUNK: tl.constexpr = 128,
 ):
-    """``TILE`` tokens of a row, of one head; grid (N / TILE, heads). The first program writes where rows begin."""
+    """All heads of tiles of ``TILE`` tokens of a row; grid (programs, which share the tiles)."""
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    tile, head = tl.program_id(0), tl.program_id(1)
-    num_rows = tl.load(counts_ptr)
-    row = tl.load(counts_ptr + 1)  # rows before it decode
-    row_tile, end = 0, 0
-    for first in range(row, num_rows, CHUNK):
-        rows = first + tl.arange(0, CHUNK)
-        is_row = rows < num_rows
-        lengths = tl.load(lens_ptr + rows, is_row, other=0)
-        first_keys = tl.zeros_like(lengths)
-        if WINDOW:
-            starts = tl.load(starts_ptr + rows, is_row, other=0)
-            positions = lengths - (tl.load(starts_ptr + rows + 1, is_row, other=0) - starts)
-            first_keys = first_visible(positions, window) // BLOCK_N * BLOCK_N
-        num_tiles = tl.cdiv(lengths - first_keys, TILE)
-        ends = end + tl.cumsum(num_tiles, 0)
-        is_before = is_row & (ends <= tile)
-        row += tl.sum(is_before.to(tl.int32))
-        row_tile = tl.maximum(row_tile, tl.max(tl.where(is_before, ends, 0)))
-        end += tl.sum(num_tiles)
-        if (tile == 0) & (head == 0):
-            tl.store(out_starts_ptr + rows, (ends - num_tiles) * TILE - first_keys, is_row)
-    if tile >= end:
-        return
-
-    seq_len = tl.load(lens_ptr + row)
-    first_key = 0
-    if WINDOW:
-        query_len = tl.load(starts_ptr + row + 1) - tl.load(starts_ptr + row)
-        first_key = first_visible(seq_len - query_len, window)
-    keys = first_key // BLOCK_N * BLOCK_N + (tile - row_tile) * TILE + tl.arange(0, TILE)
-    # Attention gives others no weight, but zero times garbage may be NaN.
-    is_seen = (keys >= first_key) & (keys < seq_len)
-    table_ptr = tables_ptr + tl.load(slots_ptr + row).to(tl.int64) * table_stride
-    blocks = tl.load(table_ptr + keys // BLOCK_SIZE, is_seen, other=0).to(tl.int64)
     columns = tl.arange(0, D)
-    cache_ptr += head.to(tl.int64) * cache_head
-    scales_ptr += head.to(tl.int64) * scale_head
-    out_ptr += (tile * TILE + tl.arange(0, TILE))[:, None] * out_token + head * D + columns[None, :]
-    for part in tl.static_range(2):
-        value_rows = blocks * cache_block + keys % BLOCK_SIZE * cache_token + part * cache_part
-        scale_rows = blocks * scale_block + keys % BLOCK_SIZE * scale_token + part * scale_part
-        scales = tl.load(scales_ptr + scale_rows, is_seen, other=0.0)
-        values = tl.load(cache_ptr + value_rows[:, None] + columns[None, :], is_seen[:, None], other=0.0)
-        wide = widen_values(values, out_ptr.dtype.element_ty).to(tl.float32) * scales[:, None]
-        tl.store(out_ptr + part * out_part, wide.to(out_ptr.dtype.element_ty))
+    tile = tl.program_id(0)
+    end = tile + 1
+    while tile < end:
+        row, row_tile, end = _find_tile(
+            tile, starts_ptr, lens_ptr, counts_ptr, out_starts_ptr, window, TILE, BLOCK_N, WINDOW
+        )
+        if tile < end:
+            seq_len = tl.load(lens_ptr + row)
+            first_key = 0
+            if WINDOW:
+                query_len = tl.load(starts_ptr + row + 1) - tl.load(starts_ptr + row)
+                first_key = first_visible(seq_len - query_len, window)
+            keys = first_key // BLOCK_N * BLOCK_N + (tile - row_tile) * TILE + tl.arange(0, TILE)
+            # Attention gives others no weight, but zero times garbage may be NaN.
+            is_seen = (keys >= first_key) & (keys < seq_len)
+            table_ptr = tables_ptr + tl.load(slots_ptr + row).to(tl.int64) * table_stride
+            blocks = tl.load(table_ptr + keys // BLOCK_SIZE, is_seen, other=0).to(tl.int64)
+            cache_at = cache_ptr + blocks * cache_block + keys % BLOCK_SIZE * cache_token
+            scales_at = scales_ptr + blocks * scale_block + keys % BLOCK_SIZE * scale_token
+            out_at = out_ptr + (tile * TILE + tl.arange(0, TILE)) * out_token
+            for _head in range(num_heads):
+                for part in tl.static_range(2):
+                    scales = tl.load(scales_at + part * scale_part, is_seen, other=0.0)
+                    values_at = (cache_at + part * cache_part)[:, None] + columns[None, :]
+                    values = tl.load(values_at, is_seen[:, None], other=0.0)
+                    wide = widen_values(values, out_ptr.dtype.element_ty).to(tl.float32) * scales[:, None]
+                    wide_at = (out_at + part * out_part)[:, None] + columns[None, :]
+                    tl.store(wide_at, wide.to(out_ptr.dtype.element_ty))
+                cache_at += cache_head
+                scales_at += scale_head
+                out_at += D
+        tile += tl.num_programs(0)

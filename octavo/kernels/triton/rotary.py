@@ -10,6 +10,7 @@ from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.triton.cache_scales import round_values, scale_arguments, scale_of
 from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.norm import scale_normed
+from octavo.kernels.triton.widening import decode_values
 
 
 class RotaryTile(NamedTuple):
@@ -107,16 +108,21 @@ def _head_weight(q_norm, k_norm, columns, is_query, is_key):
 
 
 @triton.jit
-def _store(values, qkv, cache, columns, mask, in_place, in_cache, scale, LARGEST: tl.constexpr, ROUNDS: tl.constexpr):
-    """Store a part of each head in place, in the cache, or both; with ``ROUNDS`` the same in both."""
-    stored = values
-    if scale is not None:
-        stored = round_values(values, scale, LARGEST, cache.dtype.element_ty)
-        if ROUNDS:
-            values = tl.where(in_cache, (stored.to(tl.float32) * scale).to(values.dtype), values)
+def _store(values, qkv, cache, columns, mask, in_place, in_cache):
+    """Store a part of each head in place, in the cache, or both."""
     tl.store(qkv + columns, values, mask & in_place)
     if cache is not None:
-        tl.store(cache + columns, stored, mask & in_cache)
+        tl.store(cache + columns, values, mask & in_cache)
+
+
+@triton.jit
+def _round(values, qkv, cache, columns, mask, in_place, in_cache, scale, LARGEST: tl.constexpr, ROUNDS: tl.constexpr):
+    """The same with a quantised cache; ``ROUNDS`` what it holds in place, too."""
+    rounded = round_values(values, scale, LARGEST, cache.dtype.element_ty)
+    if ROUNDS:
+        values = tl.where(in_cache, (decode_values(rounded) * scale).to(values.dtype), values)
+    tl.store(qkv + columns, values, mask & in_place)
+    tl.store(cache + columns, rounded, mask & in_cache)
 
 
 @triton.jit
@@ -234,16 +240,27 @@ def _qk_rope_store_kernel(
         cache += place // BLOCK_SIZE * cache_block_stride + place % BLOCK_SIZE * cache_token_stride
         cache += kv_head.to(tl.int64) * cache_head_stride + tl.where(is_value, cache_part_stride, 0)
         in_cache = ~is_query & (place >= 0)
-    scale = None
-    if scales is not None:
-        scales += place // BLOCK_SIZE * scale_block + place % BLOCK_SIZE * scale_token
-        scales += kv_head.to(tl.int64) * scale_head + tl.where(is_value, scale_part, 0)
+    rest_values = x_rest if ROTARY_DIM < HEAD_DIM else None
+    if scales is None:
+        _store(low_values, qkv, cache, low, in_half, in_place, in_cache)
+        _store(high_values, qkv, cache, half + low, in_half, in_place, in_cache)
+        if rest_values is not None:
+            _store(rest_values, qkv, cache, rest, in_rest, in_place, in_cache)
+    elif (tl.program_id(0) % num_tiles + 1) * HEADS <= NUM_HEADS:
+        # Queries alone: most programs have nothing to round.
+        _store(low_values, qkv, None, low, in_half, in_place, None)
+        _store(high_values, qkv, None, half + low, in_half, in_place, None)
+        if rest_values is not None:
+            _store(rest_values, qkv, None, rest, in_rest, in_place, None)
+    else:
+        scales_at = scales + place // BLOCK_SIZE * scale_block + place % BLOCK_SIZE * scale_token
+        scales_at += kv_head.to(tl.int64) * scale_head + tl.where(is_value, scale_part, 0)
         if ARE_GIVEN:
-            scale = tl.load(scales, is_head & in_cache, other=1.0)
+            scale = tl.load(scales_at, is_head & in_cache, other=1.0)
         else:
-            scale = _found_scale(low_values, high_values, x_rest if ROTARY_DIM < HEAD_DIM else None, LARGEST)
-            tl.store(scales, scale, is_head & in_cache)
-    _store(low_values, qkv, cache, low, in_half, in_place, in_cache, scale, LARGEST, ROUNDS)
-    _store(high_values, qkv, cache, half + low, in_half, in_place, in_cache, scale, LARGEST, ROUNDS)
-    if ROTARY_DIM < HEAD_DIM:
-        _store(x_rest, qkv, cache, rest, in_rest, in_place, in_cache, scale, LARGEST, ROUNDS)
+            scale = _found_scale(low_values, high_values, rest_values, LARGEST)
+            tl.store(scales_at, scale, is_head & in_cache)
+        _round(low_values, qkv, cache, low, in_half, in_place, in_cache, scale, LARGEST, ROUNDS)
+        _round(high_values, qkv, cache, half + low, in_half, in_place, in_cache, scale, LARGEST, ROUNDS)
+        if rest_values is not None:
+            _round(rest_values, qkv, cache, rest, in_rest, in_place, in_cache, scale, LARGEST, ROUNDS)

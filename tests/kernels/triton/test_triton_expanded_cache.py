@@ -130,8 +130,8 @@ def test_as_many_heads_as_fit_are_expanded_at_a_time(device: torch.device) -> No
         ({"num_cached_tokens": None}, ["portable"]),
         ({"num_cached_tokens": 1 << 20}, ["portable"]),
         ({"expanded": None}, ["portable"]),
-        ({"max_query_len": 200}, ["portable"]),
-        ({"max_query_len": 100, "is_fresh": True}, ["portable"]),
+        ({"max_query_len": 30}, ["portable"]),
+        ({"max_query_len": 30, "is_fresh": True}, ["portable"]),
         ({"deterministic": True}, ["portable"]),
         ({"deterministic": True, "is_fresh": True}, ["portable"]),
         ({"slopes": torch.ones(HEADS)}, ["portable"]),
@@ -215,7 +215,8 @@ def test_long_chunks_equal_the_twin(
         expected.qkv, rope, None, expected.cache, expected.inputs, spec, scales=expected.scales
     )
     found = attend(case, spec, TritonAttention(device, 8, 2048, deterministic=False))
-    torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2 * float(wanted.abs().mean()))
+    torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
+    assert (found.float() - wanted.float()).abs().mean() < 1e-2 * wanted.float().abs().mean()
 
 
 @NEEDS_HOPPER
@@ -239,7 +240,7 @@ def test_a_prompt_in_chunks_gets_the_bits_of_a_whole_one(
             seq_lens=torch.tensor([stop], dtype=torch.int32, device=device),
         )
         shape = replace(
-            parts.inputs.shape, num_tokens=stop - start, max_query_len=max(stop - start, 129), is_fresh=start == 0,
+            parts.inputs.shape, num_tokens=stop - start, max_query_len=stop - start, is_fresh=start == 0,
             num_cached_tokens=start,
         )  # fmt: skip
         inputs = replace(parts.inputs, slot_mapping=parts.inputs.slot_mapping[start:stop], rows=rows, shape=shape)
