@@ -77,19 +77,35 @@ def _divide(x, scale):
     else:
         inverse = tl.div_rn(tl.full(scale.shape, 1.0, tl.float32), scale)
         quotient = x * inverse
-        quotient = tl.fma(tl.fma(-quotient, scale, x), inverse, quotient)
+        excess = tl.fma(quotient, scale, -x)
+        quotient = tl.fma(-excess, inverse, quotient)  # of zero with its sign
     return quotient
 
 
 @triton.jit
-def round_values(x: tl.tensor, scale: tl.tensor, LARGEST: tl.constexpr, dtype: tl.constexpr):
-    """``x / scale`` rounded to the nearest values of a type, ties to even; what is too large becomes its largest."""
+def nearest_values(x: tl.tensor, scale: tl.tensor, LARGEST: tl.constexpr, dtype: tl.constexpr):
+    """``x / scale`` in float32, rounded to values of a type, ties to even; what is too large becomes its largest.
+
+    To be used where the values are needed in both types. If a kernel converts float32 to float8 and back again, the
+    assembler of CUDA 12.8 (Triton 3.6, compute capability 9.0) takes half of the values from the wrong register.
+    """
     limit = scale * LARGEST
     wide = _divide(tl.clamp(x.to(tl.float32), -limit, limit, tl.PropagateNan.ALL), scale)
     if dtype == tl.int8:
-        # Numbers beyond 2^23 are whole.
-        wide = (wide + 12582912.0) - 12582912.0
-    return wide.to(dtype)
+        magic = 1.5 * 2.0**23  # beyond 2^23, numbers are whole
+    else:
+        # So many times a value's power of two that the sum has as many bits behind it as the type has.
+        NUM_BITS: tl.constexpr = 3 if dtype == tl.float8e4nv else 2
+        SMALLEST: tl.constexpr = 2.0**-6 if dtype == tl.float8e4nv else 2.0**-14
+        power = (wide.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+        magic = tl.maximum(power, SMALLEST) * (1.5 * 2.0 ** (23 - NUM_BITS))
+    return (wide + magic) - magic
+
+
+@triton.jit
+def round_values(x: tl.tensor, scale: tl.tensor, LARGEST: tl.constexpr, dtype: tl.constexpr):
+    """The same in the type."""
+    return nearest_values(x, scale, LARGEST, dtype).to(dtype)
 
 
 @triton.constexpr_function

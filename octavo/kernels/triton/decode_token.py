@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from octavo.kernels.triton.cache_scales import round_values, scale_of
+from octavo.kernels.triton.cache_scales import nearest_values, scale_of
 from octavo.kernels.triton.launch import wait_in_loop
 from octavo.kernels.triton.norm import scale_normed
 
@@ -143,8 +143,8 @@ def _quantize(
         largest = tl.max(tl.abs(wide), axis=3, keep_dims=True)
         scale = scale_of(largest, tl.sum(wide * 0.0, axis=3, keep_dims=True), LARGEST)
         tl.store(scale_at + tl.zeros(scale.shape, tl.int32), scale, is_own)
-    rounded = round_values(x, scale, LARGEST, dtype)
-    return rounded, rounded.to(tl.float32) * scale
+    rounded = nearest_values(x, scale, LARGEST, dtype)
+    return rounded.to(dtype), rounded * scale
 
 
 @triton.jit

@@ -53,7 +53,7 @@ def stores_keys(
         and is_large
         and scales is None
         and can_hopper_store(q)
-        and _takes_hopper(q, k, kv_cache, max_query_len, window, slopes, deterministic, scales)
+        and _takes_hopper(q, k, kv_cache, max_query_len, is_fresh, window, slopes, deterministic, scales)
     )
 
 
@@ -74,7 +74,11 @@ def rounds_keys(
     :func:`prefill_attention` reads them there, and what a token sees must not depend on how its prompt was cut.
     """
     is_quantized = scales is not None
-    return is_quantized and is_fresh and _takes_hopper(q, k, None, max_query_len, window, slopes, deterministic, scales)
+    return (
+        is_quantized
+        and is_fresh
+        and _takes_hopper(q, k, None, max_query_len, is_fresh, window, slopes, deterministic, scales)
+    )
 
 
 def prefill_attention(
@@ -143,7 +147,7 @@ def prefill_attention(
         "sinks": sinks,
     }
     cache = None if scales is not None or (is_fresh and slot_mapping is None) else kv_cache
-    if _takes_hopper(q, k, cache, max_query_len, window, slopes, deterministic, scales):
+    if _takes_hopper(q, k, cache, max_query_len, is_fresh, window, slopes, deterministic, scales):
         if scales is None or is_fresh:
             hopper_prefill(
                 q, k, v, cache, block_tables, slots, query_starts, seq_lens, counts, out,
@@ -176,12 +180,16 @@ def _takes_hopper(
     k: torch.Tensor,
     cache: torch.Tensor | None,
     max_query_len: int,
+    is_fresh: bool,
     window: int | None,
     slopes: torch.Tensor | None,
     deterministic: bool,
     scales: CacheScales | None,
 ) -> bool:
-    is_long = deterministic or max_query_len > (_SHORT_CHUNK if scales is None else _SHORT_QUANTIZED_CHUNK)
+    shortest = _SHORT_CHUNK
+    if scales is not None:
+        shortest = _SHORT_ROUNDED_CHUNK if is_fresh else 0
+    is_long = deterministic or max_query_len > shortest
     has_chunks = window is not None and window < 0
     is_supported = not has_chunks and slopes is None and not (deterministic and scales is not None)
     return is_long and is_supported and can_hopper_prefill(q, k, cache)
@@ -196,8 +204,8 @@ _STORED_LENGTH = 2048
 _SHORT_CHUNK = 128
 """Up to this many queries per row, the portable kernel is faster."""
 
-_SHORT_QUANTIZED_CHUNK = 32
-"""The same over a quantised cache."""
+_SHORT_ROUNDED_CHUNK = 64
+"""The same of fresh chunks with a quantised cache. Of others, the one for Hopper is faster for any number."""
 
 
 def portable_config(dtype: torch.dtype, head_dim: int, is_small: bool) -> TileConfig:

@@ -21,8 +21,8 @@ from octavo.kernels.triton.window import first_visible
 TILE = 16
 """Tokens that a program takes at a time; rows begin at multiples of it."""
 
-_PROGRAMS = 16
-"""Programs per multiprocessor."""
+_PROGRAMS = 4
+"""Programs per multiprocessor and head."""
 
 _BLOCK_N = 128
 """Within a row, the first token is a multiple of this and so of the keys that attention loads at a time."""
@@ -148,10 +148,10 @@ def expand_keys(
     values, given = cache[:, :, first_head:], scales.values[:, :, first_head:]
     part, block, head, token, _ = values.stride()
     num_programs = min(num_tokens // TILE, _PROGRAMS * num_multiprocessors(out.device))
-    _expand_kernel[(num_programs,)](
+    _expand_kernel[(num_programs, num_heads)](
         values, given, block_tables, slots, query_starts, seq_lens, counts, out, out_starts,
         part, block, head, token, *given.stride(), block_tables.stride(0), out.stride(0), out.stride(1), window or 0,
-        num_heads, D=head_dim, BLOCK_SIZE=cache.shape[3], TILE=TILE, BLOCK_N=_BLOCK_N, WINDOW=window is not None,
+        D=head_dim, BLOCK_SIZE=cache.shape[3], TILE=TILE, BLOCK_N=_BLOCK_N, WINDOW=window is not None,
         num_warps=max(TILE * head_dim // 1024, 1), **dependent_launch(out.device),
     )  # fmt: skip
 
@@ -161,7 +161,7 @@ def _find_tile(
     tile, starts_ptr, lens_ptr, counts_ptr, out_starts_ptr, window,
     TILE: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr = 128,
 ):  # fmt: skip
-    """The row of a tile, the row's first tile and the number of all tiles; the first tile writes where rows begin."""
+    """The row of a tile, the row's first tile, the number of all tiles. The first program writes where rows begin."""
     num_rows = tl.load(counts_ptr)
     row = tl.load(counts_ptr + 1)  # rows before it decode
     row_tile, end = 0, 0
@@ -180,12 +180,12 @@ def _find_tile(
         row += tl.sum(is_before.to(tl.int32))
         row_tile = tl.maximum(row_tile, tl.max(tl.where(is_before, ends, 0)))
         end += tl.sum(num_tiles)
-        if tile == 0:
+        if (tile == 0) & (tl.program_id(1) == 0):
             tl.store(out_starts_ptr + rows, (ends - num_tiles) * TILE - first_keys, is_row)
     return row, row_tile, end
 
 
-@triton.jit(do_not_specialize=["num_heads"])
+@triton.jit
 def _expand_kernel(
     cache_ptr,  # [2, blocks, H, BLOCK_SIZE, D]
     scales_ptr,  # [2, blocks, H, BLOCK_SIZE]
@@ -208,7 +208,6 @@ def _expand_kernel(
     out_part,
     out_token,
     window,
-    num_heads,
     D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
@@ -216,11 +215,15 @@ def _expand_kernel(
     WINDOW: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """All heads of tiles of ``TILE`` tokens of a row; grid (programs, which share the tiles)."""
+    """One head of tiles of ``TILE`` tokens of a row; grid (programs that share the tiles, heads)."""
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     columns = tl.arange(0, D)
+    head = tl.program_id(1)
+    cache_ptr += head.to(tl.int64) * cache_head
+    scales_ptr += head.to(tl.int64) * scale_head
+    out_ptr += head * D
     tile = tl.program_id(0)
     end = tile + 1
     while tile < end:
@@ -241,15 +244,11 @@ def _expand_kernel(
             cache_at = cache_ptr + blocks * cache_block + keys % BLOCK_SIZE * cache_token
             scales_at = scales_ptr + blocks * scale_block + keys % BLOCK_SIZE * scale_token
             out_at = out_ptr + (tile * TILE + tl.arange(0, TILE)) * out_token
-            for _head in range(num_heads):
-                for part in tl.static_range(2):
-                    scales = tl.load(scales_at + part * scale_part, is_seen, other=0.0)
-                    values_at = (cache_at + part * cache_part)[:, None] + columns[None, :]
-                    values = tl.load(values_at, is_seen[:, None], other=0.0)
-                    wide = widen_values(values, out_ptr.dtype.element_ty).to(tl.float32) * scales[:, None]
-                    wide_at = (out_at + part * out_part)[:, None] + columns[None, :]
-                    tl.store(wide_at, wide.to(out_ptr.dtype.element_ty))
-                cache_at += cache_head
-                scales_at += scale_head
-                out_at += D
+            for part in tl.static_range(2):
+                scales = tl.load(scales_at + part * scale_part, is_seen, other=0.0)
+                values_at = (cache_at + part * cache_part)[:, None] + columns[None, :]
+                values = tl.load(values_at, is_seen[:, None], other=0.0)
+                wide = widen_values(values, out_ptr.dtype.element_ty).to(tl.float32) * scales[:, None]
+                wide_at = (out_at + part * out_part)[:, None] + columns[None, :]
+                tl.store(wide_at, wide.to(out_ptr.dtype.element_ty))
         tile += tl.num_programs(0)

@@ -7,10 +7,9 @@ import triton
 import triton.language as tl
 
 from octavo.kernels.cache_scales import CacheScales
-from octavo.kernels.triton.cache_scales import round_values, scale_arguments, scale_of
+from octavo.kernels.triton.cache_scales import nearest_values, scale_arguments, scale_of
 from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.norm import scale_normed
-from octavo.kernels.triton.widening import decode_values
 
 
 class RotaryTile(NamedTuple):
@@ -118,11 +117,11 @@ def _store(values, qkv, cache, columns, mask, in_place, in_cache):
 @triton.jit
 def _round(values, qkv, cache, columns, mask, in_place, in_cache, scale, LARGEST: tl.constexpr, ROUNDS: tl.constexpr):
     """The same with a quantised cache; ``ROUNDS`` what it holds in place, too."""
-    rounded = round_values(values, scale, LARGEST, cache.dtype.element_ty)
+    rounded = nearest_values(values, scale, LARGEST, cache.dtype.element_ty)
+    tl.store(cache + columns, rounded.to(cache.dtype.element_ty), mask & in_cache)
     if ROUNDS:
-        values = tl.where(in_cache, (decode_values(rounded) * scale).to(values.dtype), values)
+        values = tl.where(in_cache, (rounded * scale).to(values.dtype), values)
     tl.store(qkv + columns, values, mask & in_place)
-    tl.store(cache + columns, rounded, mask & in_cache)
 
 
 @triton.jit

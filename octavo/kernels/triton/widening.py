@@ -124,16 +124,6 @@ def widen_values(values: tl.tensor, wide: tl.constexpr):
 
 
 @triton.jit
-def decode_values(values: tl.tensor):
-    """Values of 8 bits in float32, by their bits.
-
-    For those that were converted to 8 bits in the same kernel: the assembler of CUDA 12 and 13 takes half of them from
-    the wrong registers if the hardware converts them back (compute capability 9.0, Triton 3.6).
-    """
-    return _decode(values.to(tl.int8, bitcast=True).to(tl.int32) & 0xFF, values.dtype)
-
-
-@triton.jit
 def _decode(codes: tl.tensor, stored: tl.constexpr):
     """The float32 values of codes in int32."""
     if stored == tl.int8:
