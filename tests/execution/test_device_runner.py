@@ -3,6 +3,7 @@
 import gc
 import random
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from engine_requests import engine_request
 from numpy.typing import NDArray
 from tiny_engine import MAX_LEN, VOCAB, TinyEngine, tiny_config, tiny_model, tokens
 
+from octavo.execution import graphs
 from octavo.execution.build import make_draws
 from octavo.execution.forward import ForwardPass
 from octavo.execution.graphs import decode_sizes, ladder
@@ -24,7 +26,7 @@ from octavo.kernels.triton.attention import TritonAttention
 from octavo.kernels.triton.step import TritonStepKernels
 from octavo.models.base import CausalLM
 from octavo.platforms.cpu import CpuRuntime
-from octavo.records import CapturedRouting, EngineOutput, EngineRequest, SamplingParams
+from octavo.records import CacheGroup, CapturedRouting, EngineOutput, EngineRequest, Full, Latent, SamplingParams
 from octavo.sampling.device_sampler import DeviceSampler
 from octavo.sampling.grammar.constraint import Constraint
 
@@ -245,6 +247,23 @@ def test_captured_sizes_cover_every_batch_with_little_padding() -> None:
     full = [shape.num_tokens for shape in shapes if shape.has_chunks and shape.has_decodes and shape.num_rows == 256]
     for num_tokens in range(257, 1025):
         assert min(size for size in full if size >= num_tokens) - num_tokens < 128
+
+
+@pytest.mark.parametrize(
+    ("spec", "bound"),
+    [(Full(2, 64, "bfloat16"), None), (Latent(64, "int8"), None), (Full(2, 64, "int8"), 1 << 15)],
+    ids=["plain", "latent", "quantised"],
+)
+def test_captured_chunks_over_a_quantised_cache_have_a_bound(spec: Full | Latent, bound: int | None) -> None:
+    """Its keys are expanded in a buffer of a fixed size, by as many launches as the capture has."""
+    config = tiny_config("LlamaForCausalLM", ("full_attention",), None)
+    plan = replace(TinyEngine(config, tiny_model(config)).plan, groups=(CacheGroup(("0",), spec, 16),))
+    sizes = DeviceSizes(plan, captures=True)
+    mixed = [shape for shape in sizes.captured if shape.has_chunks and shape.has_decodes]
+    assert {shape.num_cached_tokens for shape in mixed} == {bound}
+    for num_cached in (0, 100, 1 << 15, (1 << 15) + 1, 1 << 20):
+        step = StepShape(2, 20, 19, True, True, num_cached == 0, num_cached_tokens=num_cached)
+        assert graphs._fits(step, mixed[-1]) == (bound is None or num_cached <= bound)
 
 
 def test_captured_steps_keep_the_experts_of_tokens() -> None:
