@@ -92,14 +92,18 @@ def nearest_values(x: tl.tensor, scale: tl.tensor, LARGEST: tl.constexpr, dtype:
     limit = scale * LARGEST
     wide = _divide(tl.clamp(x.to(tl.float32), -limit, limit, tl.PropagateNan.ALL), scale)
     if dtype == tl.int8:
-        magic = 1.5 * 2.0**23  # beyond 2^23, numbers are whole
+        nearest = (wide + 1.5 * 2.0**23) - 1.5 * 2.0**23  # beyond 2^23, numbers are whole
     else:
         # So many times a value's power of two that the sum has as many bits behind it as the type has.
         NUM_BITS: tl.constexpr = 3 if dtype == tl.float8e4nv else 2
         SMALLEST: tl.constexpr = 2.0**-6 if dtype == tl.float8e4nv else 2.0**-14
-        power = (wide.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+        bits = wide.to(tl.int32, bitcast=True)
+        power = (bits & 0x7F800000).to(tl.float32, bitcast=True)
         magic = tl.maximum(power, SMALLEST) * (1.5 * 2.0 ** (23 - NUM_BITS))
-    return (wide + magic) - magic
+        nearest = (wide + magic) - magic
+        # Zeros keep their sign.
+        nearest = (nearest.to(tl.int32, bitcast=True) | (bits & -2147483648)).to(tl.float32, bitcast=True)
+    return nearest
 
 
 @triton.jit
