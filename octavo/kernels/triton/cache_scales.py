@@ -78,7 +78,8 @@ def _divide(x, scale):
         inverse = tl.div_rn(tl.full(scale.shape, 1.0, tl.float32), scale)
         quotient = x * inverse
         excess = tl.fma(quotient, scale, -x)
-        quotient = tl.fma(-excess, inverse, quotient)  # of zero with its sign
+        # Zeros keep their sign if the inverse is negated: Triton subtracts from zero, which makes no zero negative.
+        quotient = tl.fma(excess, -inverse, quotient)
     return quotient
 
 
