@@ -6,7 +6,7 @@ once, which keeps more bytes in flight than a pipeline through shared memory. Th
 experts, in their order, and asks for its weights while the first one still runs.
 
 On GPUs, weights of 4 bits go to the tensor cores instead (:mod:`.unit_gemm`), since unpacking them takes most of the
-time. A token's bits do not depend on the other tokens, but differ from those of the grouped GEMMs.
+time, and so do float8 weights of a single token (:mod:`.token_experts`). A token's bits do not depend on the other tokens, but differ from those of the grouped GEMMs.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ import triton
 
 from octavo.kernels.experts import ExpertsOp, ExpertWeights
 from octavo.kernels.packed_experts import PackedExperts, PackedMatrices
-from octavo.kernels.triton import unit_gemm
+from octavo.kernels.triton import token_experts, unit_gemm
 from octavo.kernels.triton.few_experts_kernel import few_down_kernel, few_up_kernel
 from octavo.kernels.triton.launch import aligned_rows, dependent_launch
 from octavo.records.experts import ExpertSpec
@@ -64,11 +64,14 @@ def choose_down_tile(row_bytes: int, form: str, num_chosen: int) -> FewTile:
 def with_few(many: ExpertsOp, weights: PackedExperts | ExpertWeights, spec: ExpertSpec) -> ExpertsOp:
     """``many``, but for so few tokens that it would be slower."""
     units = weights if isinstance(weights, PackedExperts) and unit_gemm.reads_experts(weights) else None
+    floats = weights if isinstance(weights, PackedExperts) and token_experts.reads(weights) else None
     if units is None and not takes(weights):
         return many
 
     def run(x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         num_tokens = len(x)
+        if floats is not None and num_tokens == 1 and token_experts.can_multiply(x, chosen, floats):
+            return token_experts.token_experts(x, chosen, shares, floats, spec)
         if units is not None and 0 < num_tokens <= unit_gemm.MAX_TOKENS and unit_gemm.can_multiply(x, units.down.form):
             return unit_gemm.unit_experts(x, chosen, shares, units, spec)
         if 0 < num_tokens <= MAX_FEW_TOKENS:

@@ -1,7 +1,7 @@
 """Feed-forward experts whose weights stay quantised, as two grouped GEMMs; :mod:`.experts` has the terms.
 
-Few pairs of an expert meet weights that are converted in registers, since reading them is what takes time. Many pairs
-of float8 experts that were made for it are rounded to float8 first, so that the tensor cores multiply twice as fast; a
+Few pairs of an expert meet weights that are converted in registers, since reading them is what takes time; float8 ones
+meet parts of values instead (:mod:`.value_parts`), without a conversion. Many pairs of float8 experts that were made for it are rounded to float8 first, so that the tensor cores multiply twice as fast; a
 great many go to :mod:`.experts_hopper`.
 
 One or two tokens go another way (:mod:`.few_experts`). A token's bits depend on which of these a step takes, and on
@@ -21,16 +21,19 @@ from octavo.kernels.packed_experts import PackedExperts, PackedMatrices
 from octavo.kernels.triton.experts import PairOrder, order_pairs, sum_pairs
 from octavo.kernels.triton.experts_hopper import SPECIALISED_PAIRS, can_multiply, hopper_gemm
 from octavo.kernels.triton.few_experts import with_few
-from octavo.kernels.triton.launch import dependent_launch
+from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch, is_hopper
 from octavo.kernels.triton.packed_experts_kernel import packed_experts_kernel
 from octavo.kernels.triton.quantize import quantize_groups
 from octavo.kernels.triton.unit_gemm import LARGEST_EXPONENT
+from octavo.kernels.triton.value_parts import empty_parts, split_rows
 from octavo.records.experts import ExpertSpec
 
 ROUNDED_PAIRS = 16
 """Pairs of an expert, if they spread evenly, from which float8 activations are faster."""
 
 _MAX_STEP = 128
+_MAX_SPLIT_PAIRS = 32
+"""Pairs of a tile up to which splitting them costs less than converting the weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +60,28 @@ def rounds_inputs(weights: PackedExperts, num_pairs: int) -> bool:
     return weights.rounds_inputs and num_pairs >= ROUNDED_PAIRS * min(num_experts, num_pairs)
 
 
+def splits_inputs(weights: PackedExperts, num_pairs: int, x: torch.Tensor) -> bool:
+    """Whether so many pairs are multiplied in parts."""
+    suits = all(weight.is_float8 and weight.has_one_group for weight in (weights.gate_up, weights.down))
+    has_cores = IS_INTERPRETED or is_hopper(x.device)
+    return suits and has_cores and x.dtype is torch.bfloat16 and _most_pairs(weights.down, num_pairs) <= _MAX_SPLIT_PAIRS
+
+
+def _most_pairs(weight: PackedMatrices, num_pairs: int) -> float:
+    """Of an expert, about, if they are drawn evenly."""
+    per_expert = num_pairs / min(len(weight.codes), num_pairs)
+    return per_expert + 1.5 * math.sqrt(per_expert)
+
+
 def step_of(weight: PackedMatrices) -> int:
     """Input features of a step for any number of pairs; float8 and integers have them within a group."""
     whole = weight.is_float4 or weight.has_one_group
     return _MAX_STEP if whole else min(weight.group & -weight.group, _MAX_STEP)
 
 
-def choose_tile(weight: PackedMatrices, num_pairs: int, *, is_gated: bool, is_rounded: bool) -> PackedTile:
+def choose_tile(
+    weight: PackedMatrices, num_pairs: int, *, is_gated: bool, is_rounded: bool, is_split: bool = False
+) -> PackedTile:
     """A tile for a number of pairs, by how many of them an expert has if they spread evenly.
 
     Few pairs: the weights' bytes bound the GEMM, so programs are small, and several fit on a multiprocessor. Many:
@@ -73,9 +91,11 @@ def choose_tile(weight: PackedMatrices, num_pairs: int, *, is_gated: bool, is_ro
     All tiles of a weight take the same steps, and the two GEMMs of a number of pairs have the same ``block_m``.
     """
     per_expert = num_pairs / min(len(weight.codes), num_pairs)
-    most = per_expert + 1.5 * math.sqrt(per_expert)  # the spread of even draws
+    most = _most_pairs(weight, num_pairs)
     block_k = step_of(weight)
     narrow = 32 if is_gated else 64
+    if is_split:
+        return PackedTile(8 if most <= 8 else 16 if most <= 16 else 32, narrow, block_k, 4, 4)
     if most <= 32:
         return PackedTile(16 if most <= 16 else 32, narrow, block_k, 4 if per_expert <= 1 else 3, 4)
     if most <= 64:
@@ -107,7 +127,7 @@ def make_packed_experts(
             )
     if deterministic:
         return partial(packed_experts, weights=weights._replace(rounds_inputs=False), spec=spec)
-    return with_few(partial(packed_experts, weights=weights, spec=spec), weights, spec)
+    return with_few(partial(packed_experts, weights=weights, spec=spec, may_split=True), weights, spec)
 
 
 def packed_experts(
@@ -116,20 +136,29 @@ def packed_experts(
     shares: torch.Tensor,
     weights: PackedExperts,
     spec: ExpertSpec,
+    *,
+    may_split: bool = False,
 ) -> torch.Tensor:
-    """The weighted sum of each token's experts; see :data:`octavo.kernels.experts.ExpertsOp`."""
+    """The weighted sum of each token's experts; see :data:`octavo.kernels.experts.ExpertsOp`.
+
+    Args:
+        may_split: whether few pairs may be multiplied in parts, by other sums than more of them.
+    """
     if len(chosen) == 0:
         return torch.empty_like(x)
     num_pairs = chosen.numel()
     is_rounded = rounds_inputs(weights, num_pairs)
+    is_split = may_split and not is_rounded and splits_inputs(weights, num_pairs, x)
     up, down = (
-        choose_tile(weight, num_pairs, is_gated=is_gated, is_rounded=is_rounded)
+        choose_tile(weight, num_pairs, is_gated=is_gated, is_rounded=is_rounded, is_split=is_split)
         for weight, is_gated in ((weights.gate_up, True), (weights.down, False))
     )
     down = replace(down, block_m=up.block_m)  # they share the order of pairs
     order = order_pairs(chosen, len(weights.down.codes), up.block_m)
-    inner = x.new_empty(num_pairs, weights.down.num_inputs)
+    size = weights.down.num_inputs
+    inner = empty_parts(x, num_pairs, size) if is_split else x.new_empty(num_pairs, size)
     results = x.new_empty(num_pairs, x.shape[1])
+    x = split_rows(x) if is_split else x
     for inputs, weight, bias, y, tile, own_spec in (
         (x, weights.gate_up, weights.gate_up_bias, inner, up, spec),
         (inner, weights.down, weights.down_bias, results, down, None),
@@ -153,12 +182,12 @@ def packed_gemm(
     """One GEMM for each expert's pairs.
 
     Args:
-        x: with a ``spec`` ``[T, in]``, rows of tokens; otherwise ``[pairs, in]``, ordered by expert.
+        x: with a ``spec`` ``[T, in]``, rows of tokens; otherwise ``[pairs, in]``, ordered by expert. Or their parts.
         x_scales: of float8 ``x``; see :func:`round_inputs`.
         bias: ``[E, out]`` or None.
         shares: ``[T, K]`` float32, which weight the tokens if ``spec`` says so.
         y: written: with a ``spec`` ``[pairs, out / 2]`` after the activation and ordered by expert, otherwise
-            ``[pairs, out]`` by the pairs' numbers.
+            ``[pairs, out]`` by the pairs' numbers. With a ``spec``, or parts of it.
     """
     if tile.is_specialised and can_multiply(x, weight.codes, y):
         hopper_gemm(x, weight.codes, bias, shares, y, order, spec, x_scales, weight.scales)

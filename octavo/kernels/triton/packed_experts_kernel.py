@@ -5,6 +5,7 @@ import triton.language as tl
 
 from octavo.kernels.triton.experts_kernel import activate
 from octavo.kernels.triton.pair_unpack import INTEGER_SCALE, scale_floats, unpack_bytes, unpack_floats, unpack_integers
+from octavo.kernels.triton.value_parts import PARTS, part_factor, store_parts
 
 
 @triton.jit
@@ -47,6 +48,7 @@ def packed_experts_kernel(
     that order and writes to the pairs' numbers.
 
     Args:
+        x, y: of values, or of type e5m2 and of their parts (:mod:`.value_parts`), which float8 codes multiply.
         x_scales: float32 scales of float8 ``x``, one per row, or one per row and group; None if ``x`` is not rounded.
         codes, scales, zeros: see :class:`octavo.kernels.packed_experts.PackedMatrices`.
         row_bytes: of codes.
@@ -58,6 +60,7 @@ def packed_experts_kernel(
     HALVES: tl.constexpr = 2 if GATED else 1
     ROWS: tl.constexpr = HALVES * BLOCK_N
     IS_ROUNDED: tl.constexpr = x_scales is not None
+    LINES: tl.constexpr = PARTS if x.dtype.element_ty == tl.float8e5 else 1  # rows of x for a pair
     row_tile = tl.program_id(1)
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -71,7 +74,15 @@ def packed_experts_kernel(
     is_row = places < end_place
     own = tl.load(pairs + places, is_row, other=0)
     inputs = (own // num_chosen if GATED else places).to(tl.int64)
-    x_rows = x + inputs * x_stride
+    x_rows, is_line = x + inputs * x_stride, is_row
+    if LINES > 1:
+        lines = tl.arange(0, BLOCK_M * LINES)
+        places_of_lines = first_place + lines // LINES
+        is_line = (places_of_lines < end_place) & (lines % LINES < LINES - 1)
+        inputs_of_lines = places_of_lines
+        if GATED:
+            inputs_of_lines = tl.load(pairs + places_of_lines, is_line, other=0) // num_chosen
+        x_rows = x + (inputs_of_lines.to(tl.int64) * LINES + lines % LINES) * x_stride
 
     first_n = tl.program_id(0) * BLOCK_N
     rows = tl.arange(0, ROWS)
@@ -90,7 +101,7 @@ def packed_experts_kernel(
         whole_scale = tl.load(scales + first_term + numbers)
     # A factor that the compiler does not know: it would chain the sums of steps, and wait for each of their parts.
     one = tl.minimum(num_features, 1).to(tl.float32)
-    acc = tl.zeros((ROWS, BLOCK_M), tl.float32)
+    acc = tl.zeros((ROWS, BLOCK_M * LINES), tl.float32)
     dtype: tl.constexpr = x.dtype.element_ty
     if FORM == "float4":
         UNITS: tl.constexpr = BLOCK_K // 32
@@ -112,9 +123,12 @@ def packed_experts_kernel(
             columns = k + tl.arange(0, BLOCK_K)
             # Before the inputs, which wait for the pairs' numbers.
             packed = _load_codes(code_rows, columns, num_features, EVEN_K)
-            x_tile = _load_rows(x_rows, columns, num_features, is_row, EVEN_K)
+            x_tile = _load_rows(x_rows, columns, num_features, is_line, EVEN_K)
             if IS_ROUNDED:
                 acc = tl.dot(packed, x_tile.T, acc)
+            elif LINES > 1:
+                # The tensor cores add float8 products with fewer bits than float32 has.
+                acc += one * tl.dot(packed, x_tile.T)
             else:
                 acc += one * tl.dot(unpack_bytes(packed, dtype), x_tile.T, input_precision="ieee")
     else:
@@ -143,6 +157,9 @@ def packed_experts_kernel(
                 sums *= tl.load(x_spots + group, is_row, other=0.0)[None, :]
             acc += scale[:, None] * sums
             scale = tl.load(term_spots + next_group * num_numbers)
+    if LINES > 1:
+        by_pair = tl.reshape(acc * part_factor(lines)[None, :], (ROWS, BLOCK_M, LINES))
+        acc = tl.sum(by_pair, 2)
     if FORM == "int4":
         acc *= INTEGER_SCALE
     if GROUP == 0:
@@ -169,9 +186,12 @@ def packed_experts_kernel(
             up += tl.load(own_bias + num_outputs, is_output, other=0.0).to(tl.float32)[:, None]
     if GATED:
         gate = activate(gate, up, alpha, limit, ACTIVATION)
-    targets = places if GATED else own
-    spots = y + targets.to(tl.int64)[None, :] * num_outputs + n[:, None]
-    tl.store(spots, gate.to(y.dtype.element_ty), is_row[None, :] & is_output[:, None])
+    targets = (places if GATED else own).to(tl.int64)[None, :] * num_outputs
+    is_stored = is_row[None, :] & is_output[:, None]
+    if y.dtype.element_ty == tl.float8e5:
+        store_parts(y + targets * PARTS + n[:, None], gate, num_outputs, is_stored)
+    else:
+        tl.store(y + targets + n[:, None], gate.to(y.dtype.element_ty), is_stored)
 
 
 @triton.jit

@@ -120,6 +120,32 @@ def test_many_pairs_are_rounded(
     assert float((found.float() - plain).norm()) > float((found.float() - expected).norm())
 
 
+@pytest.mark.parametrize("num_tokens", [1, 7, 20, 40])
+@pytest.mark.parametrize("bias", [False, True])
+def test_few_pairs_are_multiplied_in_parts(device: torch.device, num_tokens: int, bias: bool) -> None:
+    weights = make(device, "float8", bias=bias)
+    x, chosen, shares = tokens(device, num_tokens)
+    x = x.bfloat16()
+    expected = PlainPackedExperts(weights, SILU)(x.float(), chosen, shares)
+    given = in_type(weights, torch.bfloat16)
+    assert packed.splits_inputs(given, chosen.numel(), x) or device.type == "cuda"
+    found = packed.packed_experts(x, chosen, shares, given, SILU, may_split=True)
+    assert_near(found, expected, 4e-3)  # of bfloat16 between the GEMMs and in the result
+
+
+def test_who_is_multiplied_in_parts(device: torch.device) -> None:
+    x = torch.empty(1, 192, device=device)
+    for name, dtype, num_pairs, splits in (
+        ("float8", torch.bfloat16, 4, True),
+        ("float8", torch.bfloat16, 400, False),
+        ("float8", torch.float16, 4, False),
+        ("float8-blocks", torch.bfloat16, 4, False),
+        ("int8", torch.bfloat16, 4, False),
+    ):
+        has_cores = device.type == "cpu" or torch.cuda.get_device_capability(device) == (9, 0)
+        assert packed.splits_inputs(make(device, name), num_pairs, x.to(dtype)) == (splits and has_cores)
+
+
 def test_groups_are_rounded_as_the_twin_rounds_them(device: torch.device) -> None:
     x = random(device, 7, 33, 192).half()
     x[3, 40] = float("nan")
