@@ -6,7 +6,8 @@ once, which keeps more bytes in flight than a pipeline through shared memory. Th
 experts, in their order, and asks for its weights while the first one still runs.
 
 On GPUs, weights of 4 bits go to the tensor cores instead (:mod:`.unit_gemm`), since unpacking them takes most of the
-time, and so do float8 weights of a single token (:mod:`.token_experts`). A token's bits do not depend on the other tokens, but differ from those of the grouped GEMMs.
+time, and so do float8 weights of a single token (:mod:`.token_experts`). A token's bits do not depend on the other
+tokens, but differ from those of the grouped GEMMs.
 """
 
 from typing import NamedTuple

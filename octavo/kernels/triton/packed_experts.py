@@ -1,8 +1,9 @@
 """Feed-forward experts whose weights stay quantised, as two grouped GEMMs; :mod:`.experts` has the terms.
 
 Few pairs of an expert meet weights that are converted in registers, since reading them is what takes time; float8 ones
-meet parts of values instead (:mod:`.value_parts`), without a conversion. Many pairs of float8 experts that were made for it are rounded to float8 first, so that the tensor cores multiply twice as fast; a
-great many go to :mod:`.experts_hopper`.
+meet parts of values instead (:mod:`.value_parts`), without a conversion. Many pairs of float8 experts that were made
+for it are rounded to float8 first, so that the tensor cores multiply twice as fast; a great many go to
+:mod:`.experts_hopper`.
 
 One or two tokens go another way (:mod:`.few_experts`). A token's bits depend on which of these a step takes, and on
 nothing else of the other tokens.
@@ -64,7 +65,9 @@ def splits_inputs(weights: PackedExperts, num_pairs: int, x: torch.Tensor) -> bo
     """Whether so many pairs are multiplied in parts."""
     suits = all(weight.is_float8 and weight.has_one_group for weight in (weights.gate_up, weights.down))
     has_cores = IS_INTERPRETED or is_hopper(x.device)
-    return suits and has_cores and x.dtype is torch.bfloat16 and _most_pairs(weights.down, num_pairs) <= _MAX_SPLIT_PAIRS
+    return (
+        suits and has_cores and x.dtype is torch.bfloat16 and _most_pairs(weights.down, num_pairs) <= _MAX_SPLIT_PAIRS
+    )
 
 
 def _most_pairs(weight: PackedMatrices, num_pairs: int) -> float:

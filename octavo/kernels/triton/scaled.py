@@ -1,7 +1,8 @@
 """GEMMs of 8-bit values on NVIDIA GPUs: activations are rounded by Triton (:mod:`.quantize`).
 
-Float8 (compute capability 8.9 and above) is multiplied by torch, and where rows are few by :mod:`.linear_stream`,
-:mod:`.linear_specialised` and :mod:`octavo.kernels.cuda.gemm`; int8 by the kernel in :mod:`.int8_kernel`.
+Float8 (compute capability 8.9 and above) is multiplied by torch, and where rows are few by :mod:`.token_linear`,
+:mod:`.linear_stream`, :mod:`.linear_specialised` and :mod:`octavo.kernels.cuda.gemm`; int8 by the kernel in
+:mod:`.int8_kernel`.
 """
 
 import torch
@@ -12,7 +13,7 @@ from octavo.kernels.cuda.gemm_tiles import GemmTile
 from octavo.kernels.deferred_norm import DeferredNorm, WeightedRows
 from octavo.kernels.linear import GATES, ComposedLinear, LinearOp
 from octavo.kernels.scaled import FLOAT8, INT8
-from octavo.kernels.triton import linear_float8, linear_stream
+from octavo.kernels.triton import linear_float8, linear_stream, token_linear
 from octavo.kernels.triton.grouped import choose_parts
 from octavo.kernels.triton.int8_kernel import BLOCK_K, int8_kernel
 from octavo.kernels.triton.launch import aligned_rows, dependent_launch, is_hopper, num_multiprocessors
@@ -53,6 +54,7 @@ class Float8Linear(LinearOp):
             and weight.shape[1] % 16 == 0
             and weight.data_ptr() % 16 == 0
         )
+        self._takes_one = self._uses_kernels and token_linear.reads(weight)
         self._num_sms = num_multiprocessors(weight.device) if self._uses_kernels else 0
         self._cluster_gemm = ClusterGemm(weight, scales, bias, num_sms=self._num_sms)
         self._space: Workspace | None = None
@@ -106,6 +108,9 @@ class Float8Linear(LinearOp):
         if tile is None:
             return None
         y = x.new_empty(len(x), len(self._scales) // (1 if activation == "none" else 2))
+        if len(x) == 1 and self._takes_one and x.dtype is torch.bfloat16:
+            token_linear.token_linear(x.contiguous(), self._weight, self._scales, self._bias, y, activation, norm)
+            return y
         linear_stream.stream_linear(aligned_rows(x), self._weight, self._bias, y, activation, tile, self._scales, norm)
         return y
 

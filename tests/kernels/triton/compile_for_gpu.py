@@ -157,6 +157,12 @@ def main(case: str) -> None:
     if experts is not None and case.endswith(("float8", "int4", "int8", "mxfp4")):
         size = max(hidden, 64)  # a multiple of a unit
         config = replace(config, own=replace(config.own, experts=replace(experts, size=size)))
+    if case == "qwen3-moe-bfloat16-float8":
+        # As many experts of a token as a program of a single token's has slices.
+        experts = config.own.experts
+        config = replace(
+            config, own=replace(config.own, experts=replace(experts, routing=replace(experts.routing, num_chosen=4)))
+        )
     if experts is not None and case.endswith("bounded"):
         bounded = replace(
             experts, spec=ExpertSpec("swiglu_step", limit=7.0), size=64

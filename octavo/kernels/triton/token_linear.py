@@ -1,0 +1,173 @@
+"""The GEMM of a single row by float8 weights on Hopper's tensor cores, without conversions of the weights.
+
+A program computes a tile of 16 weight rows over all of K. It requests weights by TMA before it waits for the kernel
+that computes the row; then it norms the row if need be, and splits it into parts (:mod:`.token_tiles`).
+"""
+
+import torch
+import triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from octavo.kernels.deferred_norm import DeferredNorm
+from octavo.kernels.triton.gluon_names import barrier, load_async
+from octavo.kernels.triton.launch import dependent_launch
+from octavo.kernels.triton.linear_stream import apply_gate
+from octavo.kernels.triton.stream_norm import load_factors, norm_arguments, normed_parts
+from octavo.kernels.triton.token_tiles import (
+    ROWS,
+    WIDTH,
+    add_slices,
+    block_columns,
+    memory_layout,
+    multiply_blocks,
+    own_sums,
+    row_layout,
+    sliced_descriptor,
+    store_block,
+    sum_layout,
+)
+from octavo.kernels.triton.value_parts import PARTS
+
+_MAX_STAGES = 8
+"""Blocks of weights in shared memory."""
+_MAX_FEATURES = 16384
+"""Beyond this K, parts of a row take more than a quarter of shared memory."""
+
+
+def reads(weight: torch.Tensor) -> bool:
+    """Whether the kernel takes a weight ``[N, K]`` that is contiguous and aligned to 16 bytes."""
+    num_features = weight.shape[1]
+    return num_features % (16 * _num_slices(num_features)) == 0 and num_features <= _MAX_FEATURES
+
+
+def _num_slices(num_features: int) -> int:
+    """Of the inputs, each for a warp."""
+    return 8 if num_features >= 4096 else 4
+
+
+def token_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    scales: torch.Tensor,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+    activation: str,
+    norm: DeferredNorm | None = None,
+) -> None:
+    """``x Wᵀ · scales + b``, or with an activation ``act(y₁) · y₂`` for the halves of ``y``.
+
+    Args:
+        x: ``[1, K]`` bfloat16, contiguous.
+        weight: ``[N, K]`` float8, as :func:`reads` takes it; a kernel is compiled for each K.
+        scales: ``[N]`` float32.
+        out: ``[1, N]``, or ``[1, N / 2]`` with an activation.
+        activation: "none", "silu" or "gelu_tanh".
+        norm: of ``x``; settled by this.
+    """
+    num_features, num_channels = weight.shape[1], out.shape[1]
+    num_slices, num_halves = _num_slices(num_features), 1 if activation == "none" else 2
+    num_blocks = triton.cdiv(num_features // num_slices, WIDTH.value)
+    token_linear_kernel[(triton.cdiv(num_channels, ROWS.value // num_halves),)](
+        x,
+        *norm_arguments(norm),
+        sliced_descriptor(weight.view(num_halves, num_channels, num_features), num_slices, num_halves),
+        scales,
+        bias,
+        out,
+        num_channels,
+        K=num_features,
+        STAGES=min(num_blocks, _MAX_STAGES * 4 // num_slices),
+        ACTIVATION=activation,
+        num_warps=num_slices,
+        **dependent_launch(x.device),
+    )
+
+
+@gluon.jit
+def _request(weight_desc, weights, full, stage, first, block):
+    """Request a block of weights."""
+    mbarrier.expect(full.index(stage), weight_desc.block_type.nbytes)
+    target = weights.index(stage).reshape(weight_desc.block_shape)
+    load_async(weight_desc, [0, 0, first, block * WIDTH], full.index(stage), target)
+
+
+@gluon.jit(do_not_specialize=["num_channels", "eps"])
+def token_linear_kernel(
+    x,
+    residual,  # [K], added to x before its norm; or None
+    norm,  # [K], the weight of the norm of x; None for none
+    eps,
+    summed,  # [K], where the sum goes; None without a residual
+    weight_desc,  # [slices, 1, N, K / slices] or [slices, 2, N / 2, K / slices], blocks of a tile
+    scales,  # [N]
+    bias,  # [N] or None
+    out,
+    num_channels,
+    K: gl.constexpr,
+    STAGES: gl.constexpr,
+    ACTIVATION: gl.constexpr,
+    PDL: gl.constexpr,
+):
+    """A program computes a tile of outputs; grid (tiles)."""
+    SLICES: gl.constexpr = weight_desc.block_shape[0]
+    HALVES: gl.constexpr = weight_desc.block_shape[1]
+    CHANNELS: gl.constexpr = ROWS // HALVES
+    BLOCKS: gl.constexpr = (K // SLICES + WIDTH - 1) // WIDTH
+    weights = gl.allocate_shared_memory(weight_desc.dtype, [STAGES, SLICES * ROWS, WIDTH], memory_layout())
+    values = gl.allocate_shared_memory(gl.float8e5, [BLOCKS, SLICES * PARTS, WIDTH], memory_layout())
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(full.index(stage), count=1)
+    fence_async_shared()
+    first = gl.program_id(0) * CHANNELS
+    for stage in gl.static_range(STAGES):
+        _request(weight_desc, weights, full, stage, first, stage)
+    row = gl.arange(0, SLICES * ROWS, row_layout(SLICES)) % ROWS
+    channel = first + row % CHANNELS
+    number = row // CHANNELS * num_channels + gl.minimum(channel, num_channels - 1)
+    scale = gl.load(scales + number)
+    shift = gl.zeros_like(scale)
+    if bias is not None:
+        shift = gl.load(bias + number).to(gl.float32)
+    columns = ()
+    for block in gl.static_range(BLOCKS):
+        columns = columns + (block_columns(block, K, SLICES),)  # type: ignore[assignment]
+    if norm is not None:
+        factors = load_factors(norm, columns, K)
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+    if norm is not None:
+        rows = normed_parts(x, residual, columns, factors, eps, summed, K)
+        for block in gl.static_range(BLOCKS):
+            store_block(rows[block], values.index(block))
+    else:
+        for block in gl.static_range(BLOCKS):
+            column = columns[block]  # type: ignore[var-annotated]
+            store_block(gl.load(x + column, column < K, other=0.0), values.index(block))
+    fence_async_shared()
+    barrier()
+
+    if BLOCKS == STAGES:
+        for stage in gl.static_range(STAGES):
+            mbarrier.wait(full.index(stage), 0)
+        sums = multiply_blocks(weights, 0, values, 0, BLOCKS, SLICES)
+    else:
+        sums = gl.zeros([SLICES * ROWS, SLICES * PARTS], gl.float32, sum_layout(SLICES))
+        for i in range(BLOCKS):
+            place = i % STAGES
+            mbarrier.wait(full.index(place), i // STAGES & 1)
+            sums += multiply_blocks(weights, place, values, i, 1, SLICES)
+            barrier()  # no warp reads the stage any more
+            if i + STAGES < BLOCKS:
+                _request(weight_desc, weights, full, place, first, i + STAGES)
+    # Each slice has its share of the bias.
+    result = add_slices(own_sums(sums, SLICES) * scale + shift * (1.0 / SLICES), SLICES)
+    if ACTIVATION != "none":
+        gate, up = result.reshape((2, CHANNELS)).permute((1, 0)).split()
+        result = apply_gate(gate, up, ACTIVATION)
+    channel = first + gl.arange(0, CHANNELS, result.type.layout)
+    gl.store(out + channel, result.to(out.dtype.element_ty), channel < num_channels)
