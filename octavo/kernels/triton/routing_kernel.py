@@ -10,6 +10,9 @@ import triton.language as tl
 
 from octavo.kernels.triton.norm import add_rounded, scale_normed
 
+_LAST = tl.constexpr((0xFF800000 ^ 0x7FFFFFFF) - (1 << 32))
+"""Minus infinity as :func:`_sortable` has it."""
+
 
 @triton.jit(do_not_specialize=["num_tokens"])
 def logits_kernel(
@@ -212,22 +215,38 @@ def choose_kernel(
     places = tl.arange(0, CHOSEN_BINS)
     own, own_weights = tl.zeros((CHOSEN_BINS,), tl.int64), tl.zeros((CHOSEN_BINS,), tl.float32)
     total = 0.0
+    keys = _sortable(ranking)
     for place in range(NUM_CHOSEN):
-        highest, best = tl.max(ranking, 0, return_indices=True)
+        highest = tl.max(keys, 0)
+        best = tl.min(tl.where(keys == highest, experts, NUM_BINS), 0)
         is_best = experts == best
         if correction is None:
-            score = tl.where(highest > -float("inf"), highest, float("nan"))  # what is no number ranked last
+            score = _sorted_value(highest)
+            score = tl.where(score > -float("inf"), score, float("nan"))  # what is no number ranked last
         else:
             score = tl.sum(tl.where(is_best, scores, 0.0), 0)
         own = tl.where(places == place, best.to(tl.int64), own)
         own_weights = tl.where(places == place, score, own_weights)
         total += score
-        ranking = tl.where(is_best, -float("inf"), ranking)
+        keys = tl.where(is_best, _LAST, keys)
     if RENORMALISES:
         own_weights = own_weights / (total + 1e-20)
     spots = token * NUM_CHOSEN + places
     tl.store(chosen + spots, own, places < NUM_CHOSEN)
     tl.store(weights + spots, own_weights * scale, places < NUM_CHOSEN)
+
+
+@triton.jit
+def _sortable(values):
+    """Integers in the order of float32 values, of which two zeros are equal: the hardware has their maximum at once."""
+    bits = (values + 0.0).to(tl.int32, bitcast=True)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def _sorted_value(key):
+    """The inverse of :func:`_sortable`."""
+    return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit

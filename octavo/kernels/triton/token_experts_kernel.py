@@ -51,7 +51,7 @@ def token_up_kernel(
     chosen,  # [pairs] int64
     shares,  # [pairs] float32
     scales,  # [E, 2 · outputs] float32
-    inner,  # [pairs, PARTS, outputs] e5m2, written
+    inner,  # [pairs, PARTS, outputs] float8, written
     num_outputs,
     num_tiles,
     num_items,
@@ -72,7 +72,7 @@ def token_up_kernel(
     SLICES: gl.constexpr = weight_desc.block_shape[0]
     BLOCKS: gl.constexpr = (K // SLICES + WIDTH - 1) // WIDTH
     weights = gl.allocate_shared_memory(weight_desc.dtype, [SLOTS * BLOCKS, SLICES * ROWS, WIDTH], memory_layout())
-    values = gl.allocate_shared_memory(gl.float8e5, [BLOCKS, SLICES * PARTS, WIDTH], memory_layout())
+    values = gl.allocate_shared_memory(gl.float8e4nv, [BLOCKS, SLICES * PARTS, WIDTH], memory_layout())
     full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(SLOTS):
         mbarrier.init(full.index(slot), count=1)
@@ -139,7 +139,7 @@ def token_down_kernel(
     BLOCKS: gl.constexpr = (K + WIDTH - 1) // WIDTH
     TURNS: gl.constexpr = PAIRS // SLICES
     weights = gl.allocate_shared_memory(weight_desc.dtype, [TURNS * BLOCKS, SLICES * ROWS, WIDTH], memory_layout())
-    values = gl.allocate_shared_memory(gl.float8e5, [TURNS * BLOCKS, SLICES * PARTS, WIDTH], memory_layout())
+    values = gl.allocate_shared_memory(gl.float8e4nv, [TURNS * BLOCKS, SLICES * PARTS, WIDTH], memory_layout())
     full = gl.allocate_shared_memory(gl.int64, [2 * TURNS, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2 * TURNS):
         mbarrier.init(full.index(i), count=1)

@@ -117,7 +117,7 @@ def token_linear_kernel(
     CHANNELS: gl.constexpr = ROWS // HALVES
     BLOCKS: gl.constexpr = (K // SLICES + WIDTH - 1) // WIDTH
     weights = gl.allocate_shared_memory(weight_desc.dtype, [STAGES, SLICES * ROWS, WIDTH], memory_layout())
-    values = gl.allocate_shared_memory(gl.float8e5, [BLOCKS, SLICES * PARTS, WIDTH], memory_layout())
+    values = gl.allocate_shared_memory(gl.float8e4nv, [BLOCKS, SLICES * PARTS, WIDTH], memory_layout())
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)

@@ -88,9 +88,7 @@ def own_sums(total, SLICES: gl.constexpr):
     """Of sums of all slices by all slices, those of each with itself, ``[SLICES x ROWS]``."""
     row = gl.arange(0, SLICES * ROWS, row_layout(SLICES))[:, None]
     column = gl.arange(0, SLICES * PARTS, gl.SliceLayout(0, sum_layout(SLICES)))[None, :]
-    # The row of parts that is not used may hold anything.
-    is_own = (row // ROWS == column // PARTS) & (column % PARTS < PARTS - 1)
-    return gl.sum(gl.where(is_own, total * part_factor(column), 0.0), 1)
+    return gl.sum(gl.where(row // ROWS == column // PARTS, total * part_factor(column), 0.0), 1)
 
 
 @gluon.jit
@@ -113,6 +111,6 @@ def block_columns(block: gl.constexpr, K: gl.constexpr, SLICES: gl.constexpr):
 def store_block(values, slot):
     """Store the parts of values of :func:`block_columns`."""
     rows: gl.constexpr = values.shape[0] * PARTS
-    first, second, third = split_value(values.to(gl.float32))
-    joined = gl.join(gl.join(first, second), gl.join(third, third)).permute((0, 3, 2, 1))
+    first, second, third, fourth = split_value(values.to(gl.float32))
+    joined = gl.join(gl.join(first, second), gl.join(third, fourth)).permute((0, 3, 2, 1))
     slot.store(joined.reshape((rows, WIDTH)))

@@ -1,8 +1,9 @@
 """Values of bfloat16 as sums of float8 values, which the tensor cores multiply with float8 weights as they are.
 
-A value is ``8a + b + c / 8``, of ``a``, ``b`` and ``c`` of the type e5m2, which has three bits. This is exact from 2⁻¹¹
-to 458,752; below, the error is at most 2⁻²⁰. So products with parts take the place of converting weights, which costs
-more than reading them where values are few.
+A value is the sum of four parts of the type e4m3, of four bits each, times powers of two that are the same for all
+values: two parts have all bits of a large value, the others those of a small one. From 2⁻¹⁵ to 458,752 it is exact, and
+below within 2⁻²⁴. So products with parts take the place of converting weights, which costs more than reading them where
+values are few.
 """
 
 import torch
@@ -12,38 +13,44 @@ import triton.language as tl
 from octavo.kernels.triton.launch import dependent_launch
 
 PARTS = tl.constexpr(4)
-"""Rows that hold the parts of a row of values, a power of two: the last one is not used."""
+"""Rows that hold the parts of a row of values."""
 
-PART = torch.float8_e5m2
+PART = torch.float8_e4m3fn
 """The type of parts."""
+
+_STEP0, _STEP1, _STEP2, _STEP3 = (tl.constexpr(2.0**power) for power in (10, 6, -9, -14))
+"""What parts are multiplied by. What a part leaves is at most 2⁻⁴ of the value, or 2⁻¹⁰ steps of the part."""
 
 _BLOCK = 1024
 
 
 @triton.jit
 def split_value(value):
-    """The three parts of float32 values that bfloat16 has."""
-    first = (value * 0.125).to(tl.float8e5)
-    rest = value - first.to(tl.float32) * 8.0
-    second = rest.to(tl.float8e5)
-    third = ((rest - second.to(tl.float32)) * 8.0).to(tl.float8e5)
-    return first, second, third
+    """The parts of float32 values that bfloat16 has."""
+    first = (value * (1.0 / _STEP0)).to(tl.float8e4nv)
+    rest = value - first.to(tl.float32) * _STEP0
+    second = (rest * (1.0 / _STEP1)).to(tl.float8e4nv)
+    rest -= second.to(tl.float32) * _STEP1
+    third = (rest * (1.0 / _STEP2)).to(tl.float8e4nv)
+    rest -= third.to(tl.float32) * _STEP2
+    return first, second, third, (rest * (1.0 / _STEP3)).to(tl.float8e4nv)
 
 
 @triton.jit
 def part_factor(row):
     """What products with a row of parts are multiplied by."""
     part = row % PARTS
-    return tl.where(part == 0, 8.0, tl.where(part == 1, 1.0, tl.where(part == 2, 0.125, 0.0)))
+    return tl.where(part < 2, tl.where(part == 0, _STEP0, _STEP1), tl.where(part == 2, _STEP2, _STEP3))
 
 
 @triton.jit
 def store_parts(spots, value, stride, mask):
     """Store the parts of values that are rounded to bfloat16 first; ``stride`` is from a part's row to the next."""
-    first, second, third = split_value(value.to(tl.bfloat16).to(tl.float32))
+    first, second, third, fourth = split_value(value.to(tl.bfloat16).to(tl.float32))
     tl.store(spots, first, mask)
     tl.store(spots + stride, second, mask)
     tl.store(spots + 2 * stride, third, mask)
+    tl.store(spots + 3 * stride, fourth, mask)
 
 
 @triton.jit
