@@ -48,7 +48,7 @@ def packed_experts_kernel(
     that order and writes to the pairs' numbers.
 
     Args:
-        x, y: values, or their parts (:mod:`.value_parts`), which float8 codes multiply.
+        x, y: values, or of type e5m2 and their parts (:mod:`.value_parts`), which float8 codes multiply.
         x_scales: float32 scales of float8 ``x``, one per row, or one per row and group; None if ``x`` is not rounded.
         codes, scales, zeros: see :class:`octavo.kernels.packed_experts.PackedMatrices`.
         row_bytes: of codes.
@@ -60,8 +60,7 @@ def packed_experts_kernel(
     HALVES: tl.constexpr = 2 if GATED else 1
     ROWS: tl.constexpr = HALVES * BLOCK_N
     IS_ROUNDED: tl.constexpr = x_scales is not None
-    # Rows of x for a pair.
-    LINES: tl.constexpr = PARTS if x.dtype.element_ty == tl.float8e4nv and not IS_ROUNDED else 1
+    LINES: tl.constexpr = PARTS if x.dtype.element_ty == tl.float8e5 else 1  # rows of x for a pair
     row_tile = tl.program_id(1)
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -79,7 +78,7 @@ def packed_experts_kernel(
     if LINES > 1:
         lines = tl.arange(0, BLOCK_M * LINES)
         places_of_lines = first_place + lines // LINES
-        is_line = places_of_lines < end_place
+        is_line = (places_of_lines < end_place) & (lines % LINES < LINES - 1)
         inputs_of_lines = places_of_lines
         if GATED:
             inputs_of_lines = tl.load(pairs + places_of_lines, is_line, other=0) // num_chosen
@@ -189,7 +188,7 @@ def packed_experts_kernel(
         gate = activate(gate, up, alpha, limit, ACTIVATION)
     targets = (places if GATED else own).to(tl.int64)[None, :] * num_outputs
     is_stored = is_row[None, :] & is_output[:, None]
-    if y.dtype.element_ty == tl.float8e4nv:
+    if y.dtype.element_ty == tl.float8e5:
         store_parts(y + targets * PARTS + n[:, None], gate, num_outputs, is_stored)
     else:
         tl.store(y + targets + n[:, None], gate.to(y.dtype.element_ty), is_stored)

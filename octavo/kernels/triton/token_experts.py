@@ -18,8 +18,10 @@ from octavo.records.experts import ExpertSpec
 
 _SLICES = 4
 """Slices of the inputs in the first kernel."""
-_SLOTS = 3
+_SLOTS = 2
 """Tiles of weights in shared memory of the first kernel."""
+_EARLY = False
+_DOWN_SLICES = 0
 _MAX_BYTES = 160 << 10
 """Of weights in shared memory."""
 
@@ -31,17 +33,16 @@ def reads(weights: PackedExperts) -> bool:
         weights.gate_up_bias is None
         and weights.down_bias is None
         and all(weight.is_float8 and weight.has_one_group and _is_aligned(weight) for weight in (up, down))
-        and up.num_inputs % (16 * _SLICES) == 0
-        and down.num_inputs % 16 == 0
-        and down.codes.shape[1] % ROWS.value == 0
-        and _SLOTS * _tile_bytes(up.num_inputs // _SLICES, _SLICES) <= _MAX_BYTES
+        and up.num_inputs % WIDTH.value == 0
+        and down.num_inputs % ROWS.value == 0
+        and _SLOTS * _tile_bytes(up.num_inputs) <= _MAX_BYTES
     )
 
 
 def can_multiply(x: torch.Tensor, chosen: torch.Tensor, weights: PackedExperts) -> bool:
     """Whether the kernels compute the chosen experts of a token, if they take the weights."""
     num_chosen = chosen.shape[1]
-    has_room = _tile_bytes(weights.down.num_inputs, num_chosen) <= _MAX_BYTES
+    has_room = num_chosen * _tile_bytes(weights.down.num_inputs) <= _MAX_BYTES
     return is_hopper(x.device) and x.dtype is torch.bfloat16 and num_chosen % 4 == 0 and has_room
 
 
@@ -75,7 +76,7 @@ def token_experts(
         num_warps=_SLICES,
         **dependent_launch(x.device),
     )
-    num_slices = 8 if num_pairs % 8 == 0 else 4
+    num_slices = _DOWN_SLICES or (8 if num_pairs % 8 == 0 else 4)
     token_down_kernel[(hidden // ROWS.value,)](
         tile_descriptor(down.codes.flatten(0, 1), (ROWS.value, WIDTH.value)),
         tile_descriptor(inner, (num_slices * PARTS.value, WIDTH.value)),
@@ -87,6 +88,7 @@ def token_experts(
         K=size,
         PAIRS=num_pairs,
         SLICES=num_slices,
+        EARLY=_EARLY,
         WEIGHS=not spec.weighs_inputs,
         num_warps=num_slices,
         **dependent_launch(x.device),
@@ -94,9 +96,9 @@ def token_experts(
     return y
 
 
-def _tile_bytes(num_inputs: int, num_slices: int) -> int:
-    """Of a tile's weights in shared memory, with so many inputs of each slice."""
-    return triton.cdiv(num_inputs, WIDTH.value) * WIDTH.value * ROWS.value * num_slices
+def _tile_bytes(num_inputs: int) -> int:
+    """Of a tile's weights in shared memory, of one expert."""
+    return triton.cdiv(num_inputs, WIDTH.value) * WIDTH.value * ROWS.value
 
 
 def _is_aligned(weight: PackedMatrices) -> bool:

@@ -38,7 +38,7 @@ def _request_tile(weight_desc, weights, full, slot, tile, scales, num_outputs, B
     mbarrier.expect(full.index(slot), BLOCKS * weight_desc.block_type.nbytes, pred=is_there)
     for block in gl.static_range(BLOCKS):
         target = weights.index(slot * BLOCKS + block).reshape(weight_desc.block_shape)
-        load_async(weight_desc, [0, expert * 2, first, block * WIDTH], full.index(slot), target, pred=is_there)
+        load_async(weight_desc, [block * SLICES, expert * 2, first, 0], full.index(slot), target, pred=is_there)
     row = gl.arange(0, SLICES * ROWS, row_layout(SLICES)) % ROWS
     number = row // (ROWS // 2) * num_outputs + first + row % (ROWS // 2)
     return gl.load(scales + (expert.to(gl.int64) * 2 * num_outputs + number))
@@ -46,12 +46,12 @@ def _request_tile(weight_desc, weights, full, slot, tile, scales, num_outputs, B
 
 @gluon.jit(do_not_specialize=["num_outputs", "num_tiles", "num_items"])
 def token_up_kernel(
-    weight_desc,  # [slices, 2E, outputs, K / slices], blocks of a tile of a gate and its up projection
+    weight_desc,  # [K / WIDTH, 2E, outputs, WIDTH], blocks of a tile of a gate and its up projection
     x,  # [K] bfloat16
     chosen,  # [pairs] int64
     shares,  # [pairs] float32
     scales,  # [E, 2 · outputs] float32
-    inner,  # [pairs, PARTS, outputs] float8, written
+    inner,  # [pairs, PARTS, outputs] e5m2, written
     num_outputs,
     num_tiles,
     num_items,
@@ -65,18 +65,25 @@ def token_up_kernel(
 ):
     """A program computes tiles of eight outputs of a pair, as many as there are programs apart; grid (programs).
 
+    The token is older than its choice, which the preceding launch makes: so it is read before the wait.
+
     Args:
         num_tiles, num_items: of a pair, and of all pairs.
         SLOTS: tiles in shared memory.
     """
     SLICES: gl.constexpr = weight_desc.block_shape[0]
-    BLOCKS: gl.constexpr = (K // SLICES + WIDTH - 1) // WIDTH
+    BLOCKS: gl.constexpr = (K + SLICES * WIDTH - 1) // (SLICES * WIDTH)
     weights = gl.allocate_shared_memory(weight_desc.dtype, [SLOTS * BLOCKS, SLICES * ROWS, WIDTH], memory_layout())
-    values = gl.allocate_shared_memory(gl.float8e4nv, [BLOCKS, SLICES * PARTS, WIDTH], memory_layout())
+    values = gl.allocate_shared_memory(gl.float8e5, [BLOCKS, SLICES * PARTS, WIDTH], memory_layout())
     full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
     for slot in gl.static_range(SLOTS):
         mbarrier.init(full.index(slot), count=1)
     fence_async_shared()
+    for block in gl.static_range(BLOCKS):
+        column = block_columns(block, SLICES)
+        store_block(gl.load(x + column, column < K, other=0.0), values.index(block))
+    fence_async_shared()
+    barrier()
     program, step = gl.program_id(0), gl.num_programs(0)
     if PDL:
         gdc_wait()
@@ -88,11 +95,6 @@ def token_up_kernel(
     for slot in gl.static_range(SLOTS):
         scale = _request_tile(weight_desc, weights, full, slot, tiles[slot], scales, num_outputs, BLOCKS)
         found = found + (scale,)  # type: ignore[assignment]
-    for block in gl.static_range(BLOCKS):
-        column = block_columns(block, K, SLICES)
-        store_block(gl.load(x + column, column < K, other=0.0), values.index(block))
-    fence_async_shared()
-    barrier()
 
     for i in range((num_items - program + step - 1) // step):
         place = i % SLOTS
@@ -126,6 +128,7 @@ def token_down_kernel(
     K: gl.constexpr,
     PAIRS: gl.constexpr,
     SLICES: gl.constexpr,
+    EARLY: gl.constexpr,
     WEIGHS: gl.constexpr,
     PDL: gl.constexpr,
 ):
@@ -139,7 +142,7 @@ def token_down_kernel(
     BLOCKS: gl.constexpr = (K + WIDTH - 1) // WIDTH
     TURNS: gl.constexpr = PAIRS // SLICES
     weights = gl.allocate_shared_memory(weight_desc.dtype, [TURNS * BLOCKS, SLICES * ROWS, WIDTH], memory_layout())
-    values = gl.allocate_shared_memory(gl.float8e4nv, [TURNS * BLOCKS, SLICES * PARTS, WIDTH], memory_layout())
+    values = gl.allocate_shared_memory(gl.float8e5, [TURNS * BLOCKS, SLICES * PARTS, WIDTH], memory_layout())
     full = gl.allocate_shared_memory(gl.int64, [2 * TURNS, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(2 * TURNS):
         mbarrier.init(full.index(i), count=1)
@@ -162,8 +165,11 @@ def token_down_kernel(
             factor *= gl.load(shares + own)
         factors = factors + (factor,)  # type: ignore[assignment]
     if PDL:
+        if EARLY:
+            gdc_launch_dependents()
         gdc_wait()
-        gdc_launch_dependents()
+        if not EARLY:
+            gdc_launch_dependents()
     for turn in gl.static_range(TURNS):
         arrived = full.index(TURNS + turn)
         mbarrier.expect(arrived, BLOCKS * inner_desc.block_type.nbytes)

@@ -33,6 +33,7 @@ from octavo.kernels.triton.value_parts import PARTS
 
 _MAX_STAGES = 8
 """Blocks of weights in shared memory."""
+_WIDE = 4096
 _MAX_FEATURES = 16384
 """Beyond this K, parts of a row take more than a quarter of shared memory."""
 
@@ -40,12 +41,12 @@ _MAX_FEATURES = 16384
 def reads(weight: torch.Tensor) -> bool:
     """Whether the kernel takes a weight ``[N, K]`` that is contiguous and aligned to 16 bytes."""
     num_features = weight.shape[1]
-    return num_features % (16 * _num_slices(num_features)) == 0 and num_features <= _MAX_FEATURES
+    return num_features % WIDTH.value == 0 and num_features <= _MAX_FEATURES
 
 
 def _num_slices(num_features: int) -> int:
     """Of the inputs, each for a warp."""
-    return 8 if num_features >= 4096 else 4
+    return 8 if num_features >= _WIDE else 4
 
 
 def token_linear(
@@ -69,7 +70,7 @@ def token_linear(
     """
     num_features, num_channels = weight.shape[1], out.shape[1]
     num_slices, num_halves = _num_slices(num_features), 1 if activation == "none" else 2
-    num_blocks = triton.cdiv(num_features // num_slices, WIDTH.value)
+    num_blocks = triton.cdiv(num_features, WIDTH.value * num_slices)
     token_linear_kernel[(triton.cdiv(num_channels, ROWS.value // num_halves),)](
         x,
         *norm_arguments(norm),
@@ -91,7 +92,7 @@ def _request(weight_desc, weights, full, stage, first, block):
     """Request a block of weights."""
     mbarrier.expect(full.index(stage), weight_desc.block_type.nbytes)
     target = weights.index(stage).reshape(weight_desc.block_shape)
-    load_async(weight_desc, [0, 0, first, block * WIDTH], full.index(stage), target)
+    load_async(weight_desc, [block * weight_desc.block_shape[0], 0, first, 0], full.index(stage), target)
 
 
 @gluon.jit(do_not_specialize=["num_channels", "eps"])
@@ -101,7 +102,7 @@ def token_linear_kernel(
     norm,  # [K], the weight of the norm of x; None for none
     eps,
     summed,  # [K], where the sum goes; None without a residual
-    weight_desc,  # [slices, 1, N, K / slices] or [slices, 2, N / 2, K / slices], blocks of a tile
+    weight_desc,  # [K / WIDTH, 1, N, WIDTH] or [K / WIDTH, 2, N / 2, WIDTH], blocks of a tile
     scales,  # [N]
     bias,  # [N] or None
     out,
@@ -115,9 +116,9 @@ def token_linear_kernel(
     SLICES: gl.constexpr = weight_desc.block_shape[0]
     HALVES: gl.constexpr = weight_desc.block_shape[1]
     CHANNELS: gl.constexpr = ROWS // HALVES
-    BLOCKS: gl.constexpr = (K // SLICES + WIDTH - 1) // WIDTH
+    BLOCKS: gl.constexpr = (K + SLICES * WIDTH - 1) // (SLICES * WIDTH)
     weights = gl.allocate_shared_memory(weight_desc.dtype, [STAGES, SLICES * ROWS, WIDTH], memory_layout())
-    values = gl.allocate_shared_memory(gl.float8e4nv, [BLOCKS, SLICES * PARTS, WIDTH], memory_layout())
+    values = gl.allocate_shared_memory(gl.float8e5, [BLOCKS, SLICES * PARTS, WIDTH], memory_layout())
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
@@ -134,7 +135,7 @@ def token_linear_kernel(
         shift = gl.load(bias + number).to(gl.float32)
     columns = ()
     for block in gl.static_range(BLOCKS):
-        columns = columns + (block_columns(block, K, SLICES),)  # type: ignore[assignment]
+        columns = columns + (block_columns(block, SLICES),)  # type: ignore[assignment]
     if norm is not None:
         factors = load_factors(norm, columns, K)
     if PDL:

@@ -1,6 +1,6 @@
 """What GEMMs of a single row by float8 weights share: tiles that the tensor cores multiply by parts of values.
 
-Each of the ``SLICES`` warps of a program sums its own slice: an expert, or a part of the inputs. A tile is 16 rows of
+Each of the ``SLICES`` warps of a program sums its own slice: an expert, or every so manyth run of 128 inputs. A tile is 16 rows of
 weights, whose slices are the rows of a block ``[SLICES x ROWS, WIDTH]`` in shared memory. Of values, a block has the
 parts of each slice, ``[SLICES x PARTS, WIDTH]`` (:mod:`.value_parts`). The tensor cores multiply all slices of weights
 by all slices of values, and those that belong together are kept: the others cost no time, since weights come from
@@ -27,18 +27,19 @@ _CHAIN = gl.constexpr(2)
 
 
 def sliced_descriptor(weight: torch.Tensor, num_slices: int, num_halves: int) -> TensorDescriptor:
-    """How TMA loads blocks of a tile, ``[num_slices, num_halves, ROWS / num_halves, WIDTH]``.
+    """How TMA loads blocks of a tile, ``[num_slices, num_halves, ROWS / num_halves, WIDTH]``, of neighbouring inputs.
 
     Args:
-        weight: ``[matrices, outputs, K]``, contiguous and aligned to 16 bytes; K a multiple of ``16 · num_slices``.
+        weight: ``[matrices, outputs, K]``, contiguous and aligned to 16 bytes; K a multiple of ``WIDTH``.
         num_halves: matrices of a tile, which follow each other: 2 for a gate and its up projection, else 1.
     """
     num_matrices, num_outputs, num_inputs = weight.shape
-    size = num_inputs // num_slices
-    shape = [num_slices, num_matrices, num_outputs, size]
-    strides = [size, num_outputs * num_inputs, num_inputs, 1]
-    box = [num_slices, num_halves, ROWS.value // num_halves, WIDTH.value]
-    return TensorDescriptor(weight, shape, strides, box, _box_layout())
+    width = WIDTH.value
+    shape = [num_inputs // width, num_matrices, num_outputs, width]
+    strides = [width, num_outputs * num_inputs, num_inputs, 1]
+    return TensorDescriptor(
+        weight, shape, strides, [num_slices, num_halves, ROWS.value // num_halves, width], _box_layout()
+    )
 
 
 @functools.cache
@@ -88,7 +89,9 @@ def own_sums(total, SLICES: gl.constexpr):
     """Of sums of all slices by all slices, those of each with itself, ``[SLICES x ROWS]``."""
     row = gl.arange(0, SLICES * ROWS, row_layout(SLICES))[:, None]
     column = gl.arange(0, SLICES * PARTS, gl.SliceLayout(0, sum_layout(SLICES)))[None, :]
-    return gl.sum(gl.where(row // ROWS == column // PARTS, total * part_factor(column), 0.0), 1)
+    # The row of parts that is not used may hold anything.
+    is_own = (row // ROWS == column // PARTS) & (column % PARTS < PARTS - 1)
+    return gl.sum(gl.where(is_own, total * part_factor(column), 0.0), 1)
 
 
 @gluon.jit
@@ -98,19 +101,17 @@ def add_slices(sums, SLICES: gl.constexpr):
 
 
 @gluon.jit
-def block_columns(block: gl.constexpr, K: gl.constexpr, SLICES: gl.constexpr):
-    """The inputs of a block, ``[SLICES, WIDTH]``; K past a slice's end."""
-    SIZE: gl.constexpr = K // SLICES
+def block_columns(block: gl.constexpr, SLICES: gl.constexpr):
+    """The inputs of a block, ``[SLICES, WIDTH]``."""
     layout: gl.constexpr = gl.BlockedLayout([1, 4], [1, 32], [SLICES, 1], [1, 0])
-    place = block * WIDTH + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))[None, :]
-    column = gl.arange(0, SLICES, gl.SliceLayout(1, layout))[:, None] * SIZE + place
-    return column if SIZE % WIDTH == 0 else gl.where(place < SIZE, column, K)
+    first = (block * SLICES + gl.arange(0, SLICES, gl.SliceLayout(1, layout)))[:, None] * WIDTH
+    return first + gl.arange(0, WIDTH, gl.SliceLayout(0, layout))[None, :]
 
 
 @gluon.jit
 def store_block(values, slot):
     """Store the parts of values of :func:`block_columns`."""
     rows: gl.constexpr = values.shape[0] * PARTS
-    first, second, third, fourth = split_value(values.to(gl.float32))
-    joined = gl.join(gl.join(first, second), gl.join(third, fourth)).permute((0, 3, 2, 1))
+    first, second, third = split_value(values.to(gl.float32))
+    joined = gl.join(gl.join(first, second), gl.join(third, third)).permute((0, 3, 2, 1))
     slot.store(joined.reshape((rows, WIDTH)))

@@ -38,9 +38,9 @@ SWIGLU, WEIGHED = ExpertSpec("clamped_swiglu", 1.7, 0.8), ExpertSpec("silu", wei
     ("num_experts", "num_chosen", "hidden", "size", "spec"),
     [
         (12, 8, 2048, 768, SILU),
-        (6, 4, 576, 176, SILU),
-        (9, 4, 2880, 1024, SWIGLU),
-        (6, 4, 576, 176, WEIGHED),
+        (6, 4, 640, 176, SILU),
+        (9, 4, 2816, 1024, SWIGLU),
+        (6, 4, 640, 176, WEIGHED),
     ],
 )
 def test_it_is_what_the_twin_computes(
@@ -72,7 +72,7 @@ def test_a_single_token_goes_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_which_experts_it_reads(device: torch.device) -> None:
     assert kernels.reads(experts(device, 2, 512, 128))
-    assert not kernels.reads(experts(device, 2, 520, 128))  # quarters of a row that are no multiple of 16 bytes
+    assert not kernels.reads(experts(device, 2, 576, 128))  # rows of no multiple of a block
     assert not kernels.reads(make(device, "float8", bias=True))
     for name in ("int8", "float8-blocks", "mxfp4"):
         assert not kernels.reads(make(device, name, bias=False))
