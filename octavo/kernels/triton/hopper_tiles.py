@@ -11,7 +11,6 @@ _ELEMENTS = {
     torch.bfloat16: gl.bfloat16,
     torch.float16: gl.float16,
     torch.float8_e4m3fn: gl.float8e4nv,
-    torch.float8_e5m2: gl.float8e5,
     torch.uint8: gl.uint8,
 }
 

@@ -98,7 +98,8 @@ def choose_tile(
     block_k = step_of(weight)
     narrow = 32 if is_gated else 64
     if is_split:
-        return PackedTile(8 if most <= 8 else 16 if most <= 16 else 32, narrow, block_k, 4, 4)
+        block_m = 8 if most <= 8 else 16 if most <= 16 else 32
+        return PackedTile(block_m, narrow, block_k, 3 if block_m == 8 else 4, 4)
     if most <= 32:
         return PackedTile(16 if most <= 16 else 32, narrow, block_k, 4 if per_expert <= 1 else 3, 4)
     if most <= 64:

@@ -99,6 +99,8 @@ def normed_logits_kernel(
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     row = _sum_of(x, residual, tl.arange(0, BLOCK), SIZE).to(tl.float32)
+    # Requested before warps wait for each other's squares.
+    values = _sum_of(x, residual, columns, SIZE)
     rate = tl.rsqrt(tl.sum(row * row, axis=0) / SIZE + eps)
     own = tl.zeros((BLOCK_T, BLOCK_E), tl.float32)
     for step in tl.static_range(PART_SIZE // BLOCK_K):
@@ -106,7 +108,7 @@ def normed_logits_kernel(
             columns += BLOCK_K
             scale = tl.load(norm + columns, columns < SIZE, other=0.0)
             weight_tile = tl.load(weight_rows + columns[None, :], is_expert & (columns < SIZE)[None, :], other=0.0)
-        values = _sum_of(x, residual, columns, SIZE)
+            values = _sum_of(x, residual, columns, SIZE)
         scaled = scale_normed(values.to(tl.float32) * rate, scale, values.dtype)
         if tl.program_id(0) == 0:
             tl.store(normed + columns, scaled, columns < SIZE)

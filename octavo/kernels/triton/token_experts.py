@@ -10,18 +10,18 @@ import triton
 
 from octavo.kernels.packed_experts import PackedExperts, PackedMatrices
 from octavo.kernels.triton.hopper_tiles import tile_descriptor
-from octavo.kernels.triton.launch import dependent_launch, is_hopper, num_multiprocessors
+from octavo.kernels.triton.launch import aligned_rows, dependent_launch, is_hopper, num_multiprocessors
 from octavo.kernels.triton.token_experts_kernel import token_down_kernel, token_up_kernel
 from octavo.kernels.triton.token_tiles import ROWS, WIDTH, sliced_descriptor
-from octavo.kernels.triton.value_parts import PARTS, empty_parts
+from octavo.kernels.triton.value_parts import empty_parts
 from octavo.records.experts import ExpertSpec
 
 _SLICES = 4
 """Slices of the inputs in the first kernel."""
 _SLOTS = 2
 """Tiles of weights in shared memory of the first kernel."""
-_EARLY = False
-_DOWN_SLICES = 0
+_LAST_TILES = 4
+"""Tiles of a program of the first kernel that are left when the second one may start and request its weights."""
 _MAX_BYTES = 160 << 10
 """Of weights in shared memory."""
 
@@ -59,7 +59,7 @@ def token_experts(
     num_items = num_tiles * num_pairs
     token_up_kernel[(min(num_items, num_multiprocessors(x.device)),)](
         sliced_descriptor(up.codes.view(-1, size, hidden), _SLICES, 2),
-        x,
+        aligned_rows(x),
         chosen,
         shares,
         up.scales,
@@ -71,15 +71,16 @@ def token_experts(
         spec.limit,
         K=hidden,
         SLOTS=_SLOTS,
+        LAST=_LAST_TILES,
         ACTIVATION=spec.activation,
         WEIGHS=spec.weighs_inputs,
         num_warps=_SLICES,
         **dependent_launch(x.device),
     )
-    num_slices = _DOWN_SLICES or (8 if num_pairs % 8 == 0 else 4)
+    num_slices = 8 if num_pairs % 8 == 0 else 4
     token_down_kernel[(hidden // ROWS.value,)](
         tile_descriptor(down.codes.flatten(0, 1), (ROWS.value, WIDTH.value)),
-        tile_descriptor(inner, (num_slices * PARTS.value, WIDTH.value)),
+        inner,
         chosen,
         shares,
         down.scales,
@@ -88,7 +89,6 @@ def token_experts(
         K=size,
         PAIRS=num_pairs,
         SLICES=num_slices,
-        EARLY=_EARLY,
         WEIGHS=not spec.weighs_inputs,
         num_warps=num_slices,
         **dependent_launch(x.device),

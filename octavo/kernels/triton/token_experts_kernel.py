@@ -59,17 +59,17 @@ def token_up_kernel(
     limit,
     K: gl.constexpr,
     SLOTS: gl.constexpr,
+    LAST: gl.constexpr,
     ACTIVATION: gl.constexpr,
     WEIGHS: gl.constexpr,
     PDL: gl.constexpr,
 ):
     """A program computes tiles of eight outputs of a pair, as many as there are programs apart; grid (programs).
 
-    The token is older than its choice, which the preceding launch makes: so it is read before the wait.
-
     Args:
         num_tiles, num_items: of a pair, and of all pairs.
         SLOTS: tiles in shared memory.
+        LAST: tiles that a program has left when it lets the next launch start: its weights are to come behind these.
     """
     SLICES: gl.constexpr = weight_desc.block_shape[0]
     BLOCKS: gl.constexpr = (K + SLICES * WIDTH - 1) // (SLICES * WIDTH)
@@ -79,15 +79,10 @@ def token_up_kernel(
     for slot in gl.static_range(SLOTS):
         mbarrier.init(full.index(slot), count=1)
     fence_async_shared()
-    for block in gl.static_range(BLOCKS):
-        column = block_columns(block, SLICES)
-        store_block(gl.load(x + column, column < K, other=0.0), values.index(block))
-    fence_async_shared()
-    barrier()
     program, step = gl.program_id(0), gl.num_programs(0)
+    count = (num_items - program + step - 1) // step
     if PDL:
         gdc_wait()
-        gdc_launch_dependents()
     tiles = ()
     for slot in gl.static_range(SLOTS):
         tiles = tiles + (_find_tile(program + slot * step, chosen, num_tiles, num_items),)  # type: ignore[assignment]
@@ -95,9 +90,17 @@ def token_up_kernel(
     for slot in gl.static_range(SLOTS):
         scale = _request_tile(weight_desc, weights, full, slot, tiles[slot], scales, num_outputs, BLOCKS)
         found = found + (scale,)  # type: ignore[assignment]
+    for block in gl.static_range(BLOCKS):
+        column = block_columns(block, SLICES)
+        store_block(gl.load(x + column, column < K, other=0.0), values.index(block))
+    fence_async_shared()
+    barrier()
 
-    for i in range((num_items - program + step - 1) // step):
+    for i in range(count):
         place = i % SLOTS
+        if PDL:  # noqa: SIM102 - one is decided when the kernel is compiled, the other when it runs
+            if i == gl.maximum(count - LAST, 0):
+                gdc_launch_dependents()
         later = _find_tile(program + (i + SLOTS) * step, chosen, num_tiles, num_items)
         _, pair, _, first = tiles[0]  # type: ignore[misc]
         mbarrier.wait(full.index(place), i // SLOTS & 1)
@@ -116,10 +119,26 @@ def token_up_kernel(
         store_parts(spots, value, num_outputs, first >= 0)
 
 
+@gluon.jit
+def _load_parts(inner, values, turn: gl.constexpr, BLOCKS: gl.constexpr, K: gl.constexpr):
+    """Copy the parts of as many pairs' inner values as there are slices, ``[slices x PARTS, K]``, to shared memory."""
+    ROWS_OF_PARTS: gl.constexpr = values.shape[1]
+    layout: gl.constexpr = gl.BlockedLayout([1, 16], [4, 8], [gl.num_warps(), 1], [1, 0])
+    row = gl.arange(0, ROWS_OF_PARTS, gl.SliceLayout(1, layout))[:, None]
+    column = gl.arange(0, WIDTH, gl.SliceLayout(0, layout))[None, :]
+    spots = inner + ((turn * ROWS_OF_PARTS + row) * K + column)
+    loaded = ()
+    for block in gl.static_range(BLOCKS):
+        is_there = (block * WIDTH + column < K) & (row >= 0)
+        loaded = loaded + (gl.load(spots + block * WIDTH, is_there, other=0.0),)  # type: ignore[assignment]
+    for block in gl.static_range(BLOCKS):
+        values.index(turn * BLOCKS + block).store(loaded[block])
+
+
 @gluon.jit(do_not_specialize=["num_outputs"])
 def token_down_kernel(
     weight_desc,  # [E · outputs, K], blocks of a tile in a slice
-    inner_desc,  # [pairs · PARTS, K], blocks of the parts of as many pairs as there are slices
+    inner,  # [pairs, PARTS, K] e5m2
     chosen,  # [pairs] int64
     shares,  # [pairs] float32
     scales,  # [E, outputs] float32
@@ -128,7 +147,6 @@ def token_down_kernel(
     K: gl.constexpr,
     PAIRS: gl.constexpr,
     SLICES: gl.constexpr,
-    EARLY: gl.constexpr,
     WEIGHS: gl.constexpr,
     PDL: gl.constexpr,
 ):
@@ -143,9 +161,9 @@ def token_down_kernel(
     TURNS: gl.constexpr = PAIRS // SLICES
     weights = gl.allocate_shared_memory(weight_desc.dtype, [TURNS * BLOCKS, SLICES * ROWS, WIDTH], memory_layout())
     values = gl.allocate_shared_memory(gl.float8e5, [TURNS * BLOCKS, SLICES * PARTS, WIDTH], memory_layout())
-    full = gl.allocate_shared_memory(gl.int64, [2 * TURNS, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(2 * TURNS):
-        mbarrier.init(full.index(i), count=1)
+    full = gl.allocate_shared_memory(gl.int64, [TURNS, 1], mbarrier.MBarrierLayout())
+    for turn in gl.static_range(TURNS):
+        mbarrier.init(full.index(turn), count=1)
     fence_async_shared()
     first = gl.program_id(0) * ROWS
     row = gl.arange(0, SLICES * ROWS, row_layout(SLICES))
@@ -165,22 +183,16 @@ def token_down_kernel(
             factor *= gl.load(shares + own)
         factors = factors + (factor,)  # type: ignore[assignment]
     if PDL:
-        if EARLY:
-            gdc_launch_dependents()
         gdc_wait()
-        if not EARLY:
-            gdc_launch_dependents()
+        gdc_launch_dependents()
     for turn in gl.static_range(TURNS):
-        arrived = full.index(TURNS + turn)
-        mbarrier.expect(arrived, BLOCKS * inner_desc.block_type.nbytes)
-        for block in gl.static_range(BLOCKS):
-            target = values.index(turn * BLOCKS + block)
-            load_async(inner_desc, [turn * (SLICES * PARTS), block * WIDTH], arrived, target)
+        _load_parts(inner, values, turn, BLOCKS, K)
+    fence_async_shared()
+    barrier()
 
     total = gl.zeros([SLICES * ROWS], gl.float32, row_layout(SLICES))
     for turn in gl.static_range(TURNS):
         mbarrier.wait(full.index(turn), 0)
-        mbarrier.wait(full.index(TURNS + turn), 0)
         sums = multiply_blocks(weights, turn * BLOCKS, values, turn * BLOCKS, BLOCKS, SLICES)
         total += own_sums(sums, SLICES) * factors[turn]
     outputs = add_slices(total, SLICES)

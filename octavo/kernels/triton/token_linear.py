@@ -33,7 +33,6 @@ from octavo.kernels.triton.value_parts import PARTS
 
 _MAX_STAGES = 8
 """Blocks of weights in shared memory."""
-_WIDE = 4096
 _MAX_FEATURES = 16384
 """Beyond this K, parts of a row take more than a quarter of shared memory."""
 
@@ -46,7 +45,7 @@ def reads(weight: torch.Tensor) -> bool:
 
 def _num_slices(num_features: int) -> int:
     """Of the inputs, each for a warp."""
-    return 8 if num_features >= _WIDE else 4
+    return 8 if num_features >= 4096 else 4
 
 
 def token_linear(

@@ -1,10 +1,10 @@
 """What GEMMs of a single row by float8 weights share: tiles that the tensor cores multiply by parts of values.
 
-Each of the ``SLICES`` warps of a program sums its own slice: an expert, or every so manyth run of 128 inputs. A tile is 16 rows of
-weights, whose slices are the rows of a block ``[SLICES x ROWS, WIDTH]`` in shared memory. Of values, a block has the
-parts of each slice, ``[SLICES x PARTS, WIDTH]`` (:mod:`.value_parts`). The tensor cores multiply all slices of weights
-by all slices of values, and those that belong together are kept: the others cost no time, since weights come from
-memory at their own pace.
+Each of the ``SLICES`` warps of a program sums its own slice: an expert, or every so manyth run of 128 inputs. A tile
+is 16 rows of weights, whose slices are the rows of a block ``[SLICES x ROWS, WIDTH]`` in shared memory. Of values, a
+block has the parts of each slice, ``[SLICES x PARTS, WIDTH]`` (:mod:`.value_parts`). The tensor cores multiply all
+slices of weights by all slices of values, and those that belong together are kept: the others cost no time, since
+weights come from memory at their own pace.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """Values of bfloat16 as sums of float8 values, which the tensor cores multiply with float8 weights as they are.
 
-A value is ``a + b / 8 + c / 64``, where the parts ``a``, ``b`` and ``c`` have the type e5m2, of three bits. From 2⁻¹² to
-57,344 that is exact; what is smaller is off by less than 2⁻¹⁶, and what is larger becomes 57,344. So products with
+A value is ``a + b / 8 + c / 64``, where the parts ``a``, ``b`` and ``c`` have the type e5m2, of three bits. From 2⁻¹²
+to 57,344 that is exact; what is smaller is off by less than 2⁻¹⁶, and what is larger becomes 57,344. So products with
 parts take the place of converting weights, which costs more than reading them where values are few.
 """
 
