@@ -27,20 +27,28 @@ from octavo.kernels.triton.token_tiles import (
     row_layout,
     sliced_descriptor,
     store_block,
-    sum_layout,
 )
 from octavo.kernels.triton.value_parts import PARTS
 
-_MAX_STAGES = 8
-"""Blocks of weights in shared memory."""
-_MAX_FEATURES = 16384
-"""Beyond this K, parts of a row take more than a quarter of shared memory."""
+_MAX_FEATURES = 4096
+"""Beyond this K, other kernels are faster."""
+_MEMORY = 227 << 10
+"""Shared memory of a multiprocessor, of which each program takes 1 KiB more than its own."""
 
 
-def reads(weight: torch.Tensor) -> bool:
-    """Whether the kernel takes a weight ``[N, K]`` that is contiguous and aligned to 16 bytes."""
-    num_features = weight.shape[1]
-    return num_features % WIDTH.value == 0 and num_features <= _MAX_FEATURES
+def suits(num_weights: int, num_features: int, num_sms: int) -> bool:
+    """Whether the kernel takes ``[num_weights, num_features]``, contiguous and aligned to 16 bytes, and is fast.
+
+    All programs have to be resident at once: otherwise those that wait for room cannot request their weights early.
+    """
+    if num_features % WIDTH.value or num_features > _MAX_FEATURES:
+        return False
+    shared = _num_blocks(num_features) * _num_slices(num_features) * WIDTH.value * (ROWS.value + PARTS.value)
+    return triton.cdiv(num_weights, ROWS.value) <= _MEMORY // (shared + 1024) * num_sms
+
+
+def _num_blocks(num_features: int) -> int:
+    return triton.cdiv(num_features, WIDTH.value * _num_slices(num_features))
 
 
 def _num_slices(num_features: int) -> int:
@@ -61,7 +69,7 @@ def token_linear(
 
     Args:
         x: ``[1, K]`` bfloat16, contiguous.
-        weight: ``[N, K]`` float8, as :func:`reads` takes it; a kernel is compiled for each K.
+        weight: ``[N, K]`` float8, that :func:`suits`; a kernel is compiled for each K.
         scales: ``[N]`` float32.
         out: ``[1, N]``, or ``[1, N / 2]`` with an activation.
         activation: "none", "silu" or "gelu_tanh".
@@ -69,7 +77,6 @@ def token_linear(
     """
     num_features, num_channels = weight.shape[1], out.shape[1]
     num_slices, num_halves = _num_slices(num_features), 1 if activation == "none" else 2
-    num_blocks = triton.cdiv(num_features, WIDTH.value * num_slices)
     token_linear_kernel[(triton.cdiv(num_channels, ROWS.value // num_halves),)](
         x,
         *norm_arguments(norm),
@@ -79,19 +86,10 @@ def token_linear(
         out,
         num_channels,
         K=num_features,
-        STAGES=min(num_blocks, _MAX_STAGES * 4 // num_slices),
         ACTIVATION=activation,
         num_warps=num_slices,
         **dependent_launch(x.device),
     )
-
-
-@gluon.jit
-def _request(weight_desc, weights, full, stage, first, block):
-    """Request a block of weights."""
-    mbarrier.expect(full.index(stage), weight_desc.block_type.nbytes)
-    target = weights.index(stage).reshape(weight_desc.block_shape)
-    load_async(weight_desc, [block * weight_desc.block_shape[0], 0, first, 0], full.index(stage), target)
 
 
 @gluon.jit(do_not_specialize=["num_channels", "eps"])
@@ -107,7 +105,6 @@ def token_linear_kernel(
     out,
     num_channels,
     K: gl.constexpr,
-    STAGES: gl.constexpr,
     ACTIVATION: gl.constexpr,
     PDL: gl.constexpr,
 ):
@@ -116,15 +113,17 @@ def token_linear_kernel(
     HALVES: gl.constexpr = weight_desc.block_shape[1]
     CHANNELS: gl.constexpr = ROWS // HALVES
     BLOCKS: gl.constexpr = (K + SLICES * WIDTH - 1) // (SLICES * WIDTH)
-    weights = gl.allocate_shared_memory(weight_desc.dtype, [STAGES, SLICES * ROWS, WIDTH], memory_layout())
+    weights = gl.allocate_shared_memory(weight_desc.dtype, [BLOCKS, SLICES * ROWS, WIDTH], memory_layout())
     values = gl.allocate_shared_memory(gl.float8e5, [BLOCKS, SLICES * PARTS, WIDTH], memory_layout())
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(full.index(stage), count=1)
+    full = gl.allocate_shared_memory(gl.int64, [BLOCKS, 1], mbarrier.MBarrierLayout())
+    for block in gl.static_range(BLOCKS):
+        mbarrier.init(full.index(block), count=1)
     fence_async_shared()
     first = gl.program_id(0) * CHANNELS
-    for stage in gl.static_range(STAGES):
-        _request(weight_desc, weights, full, stage, first, stage)
+    for block in gl.static_range(BLOCKS):
+        mbarrier.expect(full.index(block), weight_desc.block_type.nbytes)
+        target = weights.index(block).reshape(weight_desc.block_shape)
+        load_async(weight_desc, [block * SLICES, 0, first, 0], full.index(block), target)
     row = gl.arange(0, SLICES * ROWS, row_layout(SLICES)) % ROWS
     channel = first + row % CHANNELS
     number = row // CHANNELS * num_channels + gl.minimum(channel, num_channels - 1)
@@ -151,19 +150,9 @@ def token_linear_kernel(
     fence_async_shared()
     barrier()
 
-    if BLOCKS == STAGES:
-        for stage in gl.static_range(STAGES):
-            mbarrier.wait(full.index(stage), 0)
-        sums = multiply_blocks(weights, 0, values, 0, BLOCKS, SLICES)
-    else:
-        sums = gl.zeros([SLICES * ROWS, SLICES * PARTS], gl.float32, sum_layout(SLICES))
-        for i in range(BLOCKS):
-            place = i % STAGES
-            mbarrier.wait(full.index(place), i // STAGES & 1)
-            sums += multiply_blocks(weights, place, values, i, 1, SLICES)
-            barrier()  # no warp reads the stage any more
-            if i + STAGES < BLOCKS:
-                _request(weight_desc, weights, full, place, first, i + STAGES)
+    for block in gl.static_range(BLOCKS):
+        mbarrier.wait(full.index(block), 0)
+    sums = multiply_blocks(weights, 0, values, 0, BLOCKS, SLICES)
     # Each slice has its share of the bias.
     result = add_slices(own_sums(sums, SLICES) * scale + shift * (1.0 / SLICES), SLICES)
     if ACTIVATION != "none":

@@ -31,7 +31,7 @@ def weight(num_outputs: int, num_inputs: int) -> tuple[torch.Tensor, torch.Tenso
         (5120, 2048, "none", False),
         (200, 640, "none", True),  # slices have one block or two, the last tile is not full
         (176, 4096, "silu", False),
-        (72, 12288, "gelu_tanh", True),  # a ring that is filled several times; the last tile is not full
+        (72, 3072, "gelu_tanh", True),  # the last tile is not full
     ],
 )
 @pytest.mark.parametrize("norm", ["none", "plain", "residual"])
@@ -72,6 +72,14 @@ def test_single_rows_go_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == [1]
 
 
-def test_which_weights_it_reads() -> None:
-    shapes = {(64, 2048): True, (64, 4096): True, (64, 72): False, (64, 576): False, (64, 32768): False}
-    assert {shape: kernels.reads(torch.empty(shape, dtype=FLOAT8, device="meta")) for shape in shapes} == shapes
+def test_which_weights_suit() -> None:
+    shapes = {
+        (5120, 2048): True,
+        (2048, 4096): True,
+        (4096, 4096): True,
+        (6144, 4096): False,  # more programs than fit
+        (24576, 4096): False,
+        (4096, 12288): False,
+        (64, 576): False,  # no whole blocks
+    }
+    assert {shape: kernels.suits(*shape, num_sms=132) for shape in shapes} == shapes
