@@ -56,7 +56,8 @@ class Float8Linear(LinearOp):
         )
         self._num_sms = num_multiprocessors(weight.device) if self._uses_kernels else 0
         self._cluster_gemm = ClusterGemm(weight, scales, bias, num_sms=self._num_sms)
-        self._takes_one = self._uses_kernels and token_linear.suits(*weight.shape, self._num_sms)
+        num_weights, num_features = weight.shape
+        self._takes_one = self._uses_kernels and token_linear.suits(num_weights, num_features, self._num_sms)
         self._space: Workspace | None = None
 
     def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
