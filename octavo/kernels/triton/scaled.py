@@ -27,7 +27,8 @@ from octavo.kernels.triton.stream_sum import AddedStream, adds_rows
 class Float8Linear(LinearOp):
     """The GEMM of one float8 weight: few rows of bfloat16 and float16 by Octavo's kernels on Hopper, else by torch's.
 
-    Up to 8 rows are multiplied as they are: reading the weight takes so long that rounding them would save nothing.
+    Up to 8 rows are multiplied as they are: reading the weight takes so long that rounding them would save nothing. A
+    single row may take a kernel of its own, which adds up products in another order.
 
     Args:
         weight: ``[out, in]`` float8.

@@ -50,11 +50,11 @@ def _to_part(value):
 @triton.jit
 def split_value(value):
     """The three parts of float32 values that bfloat16 has."""
-    value = tl.minimum(tl.maximum(value, -_LARGEST), _LARGEST)
+    value = tl.clamp(value, -_LARGEST, _LARGEST, tl.PropagateNan.ALL)
     first = _few_bits(value)
     rest = value - first
     second = _few_bits(rest)
-    third = rest - second
+    third = rest - second  # NaN has one here at least
     return _to_part(first), _to_part(second * 8), _to_part(third * 64)
 
 

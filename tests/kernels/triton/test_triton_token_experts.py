@@ -57,6 +57,15 @@ def test_it_is_what_the_twin_computes(
 
 
 @on_hopper
+def test_nan_stays() -> None:
+    device = torch.device("cuda")
+    weights = experts(device, 6, 640, 176)
+    x, chosen, shares = token(device, 6, 4, 640)
+    x[0, 300] = float("nan")
+    assert kernels.token_experts(x, chosen, shares, weights, SILU).isnan().all()
+
+
+@on_hopper
 def test_a_single_token_goes_there(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cuda")
     weights = experts(device, 8, 512, 128)

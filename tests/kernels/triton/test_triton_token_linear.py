@@ -60,6 +60,15 @@ def test_it_is_the_product(num_outputs: int, num_inputs: int, activation: str, h
 
 
 @on_hopper
+def test_nan_stays() -> None:
+    codes, scales = weight(64, 512)
+    x = random(codes.device, 4, 1, 512).bfloat16()
+    x[0, 300] = float("nan")
+    op, _ = float8_linear(codes, scales, None, deterministic=False)
+    assert op(x).isnan().all()
+
+
+@on_hopper
 def test_single_rows_go_there(monkeypatch: pytest.MonkeyPatch) -> None:
     codes, scales = weight(64, 512)
     calls: list[int] = []

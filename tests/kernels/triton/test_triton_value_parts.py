@@ -29,3 +29,9 @@ def test_values_that_are_too_large(device: torch.device) -> None:
     x = torch.tensor([[57344.0, 58000.0, 1e9, -1e9, -65536.0, float("inf")]]).bfloat16().to(device)
     expected = torch.tensor([[57344.0, 57344.0, 57344.0, -57344.0, -57344.0, 57344.0]], device=device)
     assert torch.equal(joined(split_rows(x)), expected)
+
+
+def test_nan_stays(device: torch.device) -> None:
+    codes = torch.tensor([[0x7FC0, 0x7FFF, 0x7F81, -1, -64]], dtype=torch.int16)
+    x = codes.view(torch.bfloat16).to(device)
+    assert x.isnan().all() and joined(split_rows(x)).isnan().all()
