@@ -20,7 +20,7 @@ _SLICES = 4
 """Slices of the inputs in the first kernel."""
 _SLOTS = 2
 """Tiles of weights in shared memory of the first kernel."""
-_LAST_TILES = 4
+_LAST_TILES = 3
 """Tiles of a program of the first kernel that are left when the second one may start and request its weights."""
 _MAX_BYTES = 160 << 10
 """Of weights in shared memory."""
