@@ -1,9 +1,9 @@
 """GEMMs with a weight of small integers, or float8 values, whose groups of inputs share a scale; activations stay.
 
-A weight is ``scales · (codes - zeros)``, or ``scales · codes + minimums``; or codes are 4-bit floats (MXFP4), and
-scales powers of two. Codes of 4 bits are packed in units of inputs, so that a kernel unpacks a unit into two runs of
-neighbours: a byte of a unit has the code of an input ``j`` of the first half in its low half, and that of
-``j + unit / 2`` in its high one. Bytes are in the order in which tensor cores take operands from registers: of 16
+A weight is ``scales · (codes - zeros)``, or with offsets ``scales · (codes - middle) + offsets``; or codes are 4-bit
+floats (MXFP4), and scales powers of two. Codes of 4 bits are packed in units of inputs, so that a kernel unpacks a unit
+into two runs of neighbours: a byte of a unit has the code of an input ``j`` of the first half in its low half, and that
+of ``j + unit / 2`` in its high one. Bytes are in the order in which tensor cores take operands from registers: of 16
 neighbours, a thread has the inputs ``2t``, ``2t + 8``, ``2t + 1`` and ``2t + 9``, so that a mask of 32 bits leaves two
 neighbours' codes in the halves of a word, and a quarter of a unit belongs to each of four threads; see
 :func:`byte_order`. Codes of 8 bits lie one after another.
@@ -24,8 +24,8 @@ Rounding = Literal["int8", "int4", "mxfp4"]
 ZERO_STEP = 1 / 8
 """Zeros of 4-bit codes are stored as multiples of it."""
 MAX_UNIT = 128
-MIN_UNIT = 32
-"""Tensor cores multiply at least 16 inputs, half of a unit."""
+_LEAST_INPUTS = 16
+"""Tensor cores multiply at least 16 inputs: half of a unit of 4 bits."""
 _KEPT = (1.0, 0.95, 0.9)
 RANGES = tuple((below, above) for below in _KEPT for above in _KEPT)
 """What is tried for 16 codes: the parts of half a group's range that they span below and above its centre. ``native/``
@@ -44,14 +44,14 @@ class GroupedTensors(NamedTuple):
         zeros: ``[out, groups]`` uint8, for 4 bits in steps of :data:`ZERO_STEP` from 0 to 16, so that bfloat16 has
             every difference of a code and a zero; None for the middle of the codes, 8 or 128 (0 for float8).
         bits: of a code.
-        minimums: ``[out, groups]`` float16, in place of zeros; or None.
+        offsets: ``[out, groups]`` float16, in place of zeros: what the middle of the codes stands for; or None.
     """
 
     codes: torch.Tensor
     scales: torch.Tensor
     zeros: torch.Tensor | None
     bits: int
-    minimums: torch.Tensor | None = None
+    offsets: torch.Tensor | None = None
 
     @property
     def num_inputs(self) -> int:
@@ -71,7 +71,7 @@ class GroupedTensors(NamedTuple):
     @property
     def middle(self) -> int:
         """The zero of groups that have none of their own."""
-        has_middle = self.minimums is None and self.codes.dtype is torch.uint8 and not self.is_float4
+        has_middle = self.codes.dtype is torch.uint8 and not self.is_float4
         return 1 << (self.bits - 1) if has_middle else 0
 
 
@@ -83,6 +83,7 @@ def grouped_linear(
     *,
     deterministic: bool,
     rounds_inputs: bool = False,
+    rows_dtype: torch.dtype | None = None,
 ) -> tuple[LinearOp, bool]:
     """``x Wᵀ + b`` for a weight that stays packed; products are accumulated in float32.
 
@@ -92,11 +93,29 @@ def grouped_linear(
         deterministic: whether a row's bits must not depend on the other rows.
         rounds_inputs: whether the weight was made for activations in float8, with a scale per token and group of
             inputs, so that a device may round them.
+        rows_dtype: the type of rows that are read from the weight; None if none are.
 
     Returns:
         The operation, and whether it holds a copy, so that the weight itself is no longer read.
     """
-    return ComposedLinear(lambda x: F.linear(x, dequantize(weight, x.dtype), bias)), False
+    return _DequantizedLinear(weight, bias, rows_dtype), False
+
+
+class _DequantizedLinear(ComposedLinear):
+    """The reference, which dequantises the weight for each GEMM."""
+
+    def __init__(self, weight: GroupedTensors, bias: torch.Tensor | None, rows_dtype: torch.dtype | None) -> None:
+        super().__init__(lambda x: F.linear(x, dequantize(weight, x.dtype), bias))
+        self.has_rows = rows_dtype is not None
+        self._weight = weight
+        self._rows_dtype = rows_dtype
+
+    def rows(self, index: torch.Tensor) -> torch.Tensor:
+        if self._rows_dtype is None:
+            return super().rows(index)
+        codes, scales, zeros, bits, offsets = self._weight
+        own = [None if tensor is None else tensor[index] for tensor in (zeros, offsets)]
+        return dequantize(GroupedTensors(codes[index], scales[index], own[0], bits, own[1]), self._rows_dtype)
 
 
 def dequantize(weight: GroupedTensors, dtype: torch.dtype) -> torch.Tensor:
@@ -111,8 +130,8 @@ def dequantize(weight: GroupedTensors, dtype: torch.dtype) -> torch.Tensor:
     if weight.zeros is not None:
         zeros = weight.zeros.float()[..., None] * (ZERO_STEP if weight.bits == 4 else 1)
     values = (numbers.unflatten(1, (-1, weight.group)) - zeros) * scales[..., None]
-    if weight.minimums is not None:
-        values += weight.minimums.float()[..., None]
+    if weight.offsets is not None:
+        values += weight.offsets.float()[..., None]
     return values.flatten(1).to(dtype)
 
 
@@ -121,9 +140,9 @@ def pack_unit(group: int) -> int:
     return math.gcd(group, MAX_UNIT)
 
 
-def can_pack(num_inputs: int, group: int) -> bool:
+def can_pack(num_inputs: int, group: int, bits: int) -> bool:
     """Whether the operation takes a weight of so many inputs in groups of this size."""
-    return num_inputs % group == 0 and pack_unit(group) >= MIN_UNIT
+    return num_inputs % group == 0 and pack_unit(group) >= (2 if bits == 4 else 1) * _LEAST_INPUTS
 
 
 def byte_order(unit: int) -> list[int]:

@@ -12,7 +12,7 @@ from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquan
 from octavo.quantization.gguf_layout import GROUPED_TYPES, GGUFLayout
 from octavo.quantization.rounded import RoundedScheme, RoundedValues
 from octavo.quantization.scheme import LinearScheme
-from octavo.quantization.stored import PackedScheme
+from octavo.quantization.stored import PackedScheme, PackedTableScheme
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 
@@ -42,7 +42,8 @@ class GGUFConfig(QuantizationConfig):
         return self.scheme(name)
 
     def embedding_scheme(self, name: str) -> LinearScheme:
-        return self.scheme(name)
+        scheme = self.scheme(name)
+        return scheme if isinstance(scheme, BlockScheme) else self.plain  # one launch reads its rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +86,17 @@ def parse_gguf(raw: Mapping[str, Any], options: SchemeOptions) -> QuantizationCo
     if options.has_blocks:
         types = {name: BlockScheme(kind) for name, kind in raw["types"].items() if kind in FORMATS}
     elif options.packs_gguf:
-        schemes = {kind: PackedScheme(GGUFLayout(kind), options.plain) for kind in GROUPED_TYPES}
-        types = {name: schemes[kind] for name, kind in raw["types"].items() if kind in schemes and _is_in_layer(name)}
+        types = {
+            name: (PackedScheme if _is_in_layer(name) else PackedTableScheme)(GGUFLayout(kind), options.plain)
+            for name, kind in raw["types"].items()
+            if kind in GROUPED_TYPES and EACH not in name
+        }
     return GGUFConfig(options.plain, types) if types else Unquantized(options.plain)
 
 
 def _is_in_layer(name: str) -> bool:
-    """Whether it is a linear layer inside one of the model's layers: no embedding, head, or layer of all experts."""
-    return EACH not in name and any(part.isdigit() for part in name.split("."))
+    """Whether it is a linear layer inside one of the model's layers: no embedding or head."""
+    return any(part.isdigit() for part in name.split("."))
 
 
 def round_to_int8(options: SchemeOptions) -> RoundedConfig:

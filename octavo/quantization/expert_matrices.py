@@ -264,7 +264,7 @@ def packs(form: GroupedForm, num_outputs: int, in_features: int) -> bool:
     """Whether kernels take packed weights of such a form and size."""
     group = form.group_of(in_features)
     has_groups = group == in_features or group % UNIT == 0
-    is_known = not (form.is_ordered or form.has_minimums or (form.has_zeros and form.bits == 8))
+    is_known = not (form.is_ordered or form.has_offsets or (form.has_zeros and form.bits == 8))
     unit = _FLOAT8_UNIT if form.kind == "float8" and group == in_features else UNIT
     is_even = in_features % unit == 0 and in_features % group == 0 and num_outputs % _ROWS_OF_TENSOR_CORES == 0
     return is_known and has_groups and is_even

@@ -1,4 +1,4 @@
-"""A GGUF file's blocks as codes, scales and zeros in groups of 32, for devices whose GEMMs unpack those."""
+"""A GGUF file's blocks as codes, scales and zeros in groups of 32 or 16, for devices whose GEMMs unpack those."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,10 +8,11 @@ import torch
 from octavo.kernels.blocks import FORMATS, INPUT_GROUP
 from octavo.quantization.grouped_weight import GroupedForm, GroupedWeight, Layout, StoredTensor
 
-_MIDDLES = {"Q4_0": 8, "Q5_0": 16, "Q8_0": 128}
+_ZEROS = {"Q4_0": 8, "Q5_0": 16, "Q8_0": 128, "Q6_K": 32}
 """The code of zero, in types whose groups have no minimum."""
-GROUPED_TYPES = (*_MIDDLES, "Q4_1", "Q5_1", "Q4_K", "Q5_K")
-"""Types that have such groups; Q6_K has groups of 16."""
+GROUPED_TYPES = (*_ZEROS, "Q4_1", "Q5_1", "Q4_K", "Q5_K")
+_FLAT_SCALE = 2.0**-10
+"""In place of a scale of zero; small, so that the zero keeps the minimum's bits."""
 _SHARED = 8
 """Groups of a block of 256 inputs, whose scales and minimums have 6 bits."""
 
@@ -34,9 +35,9 @@ class GGUFLayout(Layout):
 
     @property
     def form(self) -> GroupedForm:
-        has_minimums = self.type_name not in _MIDDLES
-        bits = FORMATS[self.type_name].code_bits
-        return GroupedForm(4 if bits == 4 else 8, INPUT_GROUP, has_zeros=has_minimums, has_minimums=has_minimums)
+        has_minimums = self.type_name not in _ZEROS
+        own = FORMATS[self.type_name]
+        return GroupedForm(4 if own.code_bits == 4 else 8, own.group, has_zeros=has_minimums, has_offsets=has_minimums)
 
     def tensors(self, shape: tuple[int, int]) -> dict[str, StoredTensor]:
         return {"weight": StoredTensor((shape,), (torch.float32,), self.type_name)}
@@ -45,18 +46,22 @@ class GGUFLayout(Layout):
         """See :meth:`Layout.read`; the tensor's bytes, ``[out, bytes]`` uint8."""
         size, _ = FORMATS[self.type_name].raw_bytes
         blocks = tensors["weight"].unflatten(1, (-1, size))
-        parse = _super_blocks if self.type_name.endswith("_K") else _blocks
+        parse = _of_16 if self.type_name == "Q6_K" else _super_blocks if self.type_name.endswith("_K") else _blocks
         codes, scales, minimums = parse(blocks, self.type_name)
+        group = self.form.group
+        # Codes are moved, so that the middle of theirs is that of all codes of 4 or 8 bits.
+        middle, moved = 1 << (self.form.bits - 1), 0
+        if self.form.bits == 8:
+            moved = middle - (1 << (FORMATS[self.type_name].code_bits - 1))
+            codes = codes + moved
         if minimums is None:
-            middle = _MIDDLES[self.type_name]
-            if self.form.bits == 8:  # with zero in the middle of eight bits
-                codes, middle = codes + (128 - middle), 128
-            return GroupedWeight(codes, scales, INPUT_GROUP, float(middle))
-        # A group without a scale has one value, which a code of 0 stands for.
+            return GroupedWeight(codes, scales, group, float(_ZEROS[self.type_name] + moved))
+        # A group without a scale has one value, which the middle stands for.
         is_flat = scales == 0
-        codes = codes.unflatten(1, (-1, INPUT_GROUP)).masked_fill(is_flat[..., None], 0).flatten(1)
-        scales = scales.masked_fill(is_flat, 1.0)
-        return GroupedWeight(codes, scales, INPUT_GROUP, -minimums / scales)
+        codes = codes.unflatten(1, (-1, group)).masked_fill(is_flat[..., None], middle).flatten(1)
+        scales = scales.masked_fill(is_flat, _FLAT_SCALE)
+        zeros = torch.where(is_flat, middle, moved) - minimums / scales
+        return GroupedWeight(codes, scales, group, zeros)
 
 
 def _floats(blocks: torch.Tensor) -> torch.Tensor:
@@ -97,3 +102,12 @@ def _super_blocks(blocks: torch.Tensor, name: str) -> _Parts:
         bits = torch.arange(_SHARED, dtype=torch.uint8, device=blocks.device)[:, None]
         codes = codes | (blocks[..., None, 16:48] >> bits & 1) << 4
     return codes.flatten(1), (scale[..., None] * scales).flatten(1), (-least[..., None] * minimums).flatten(1)
+
+
+def _of_16(blocks: torch.Tensor, name: str) -> _Parts:
+    """The same of Q6_K's blocks of 256 inputs, each with 16 groups."""
+    low = _halves(blocks[..., :128].unflatten(-1, (2, 64))).flatten(-2)  # [out, blocks, 2, 128]
+    shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device=blocks.device)[:, None]
+    high = (blocks[..., 128:192].unflatten(-1, (2, 1, 32)) >> shifts & 3).flatten(-2)
+    scales = blocks[..., 192:208].view(torch.int8).float() * _floats(blocks[..., 208:])
+    return (low | high << 4).flatten(1), scales.flatten(1), None

@@ -33,7 +33,7 @@ class GroupedForm:
         is_ordered: whether inputs may have to be reordered, so that those of a group are neighbours (act-order).
         kind: what they are; floats have no zeros, and MXFP4 has powers of two as scales.
         rounds_inputs: whether they were made for activations that are rounded to int8, and have a scale per output.
-        has_minimums: whether zeros are no whole numbers, so that what codes of 0 stand for is kept in their place.
+        has_offsets: whether zeros are no whole numbers, so that what the middle of codes stands for is kept instead.
     """
 
     bits: int
@@ -42,7 +42,7 @@ class GroupedForm:
     is_ordered: bool = False
     kind: Literal["integer", "float8", "mxfp4"] = "integer"
     rounds_inputs: bool = False
-    has_minimums: bool = False
+    has_offsets: bool = False
 
     def __str__(self) -> str:
         kind = f"{self.bits}-bit integers" if self.kind == "integer" else self.kind

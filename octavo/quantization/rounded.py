@@ -55,7 +55,7 @@ class RoundedScheme(LinearScheme):
         return 8 if self.format == "int8" else 4
 
     def fits(self, in_features: int, part_sizes: Sequence[int]) -> bool:
-        return can_pack(in_features, self.group)
+        return can_pack(in_features, self.group, self.bits)
 
     def create(self, module: LinearWeights, *, bias: bool) -> None:
         size, groups = module.out_features, module.in_features // self.group

@@ -153,7 +153,7 @@ class PackedScheme(_GroupedScheme):
         return f"int{self.form.bits}" if self.form.kind == "integer" else self.form.kind
 
     def fits(self, in_features: int, part_sizes: Sequence[int]) -> bool:
-        return can_pack(in_features, self.form.group_of(in_features))
+        return can_pack(in_features, self.form.group_of(in_features), self.form.bits)
 
     def create(self, module: LinearWeights, *, bias: bool) -> None:
         form, size = self.form, (module.out_features, module.in_features * self.form.bits // 8)
@@ -164,14 +164,14 @@ class PackedScheme(_GroupedScheme):
         module.register_parameter("weight_scale", empty_parameter(*groups, dtype=scale_type))
         zeros = None
         if form.has_zeros:
-            zeros = empty_parameter(*groups, dtype=torch.float16 if form.has_minimums else torch.uint8)
+            zeros = empty_parameter(*groups, dtype=torch.float16 if form.has_offsets else torch.uint8)
         module.register_parameter("weight_zero", zeros)
         self._create_order(module)
         module.register_parameter("bias", empty_parameter(module.out_features) if bias else None)
 
     def make_gemm(self, module: LinearWeights) -> tuple[LinearOp, bool]:
         zeros = module.get_parameter("weight_zero").data if self.form.has_zeros else None
-        fields = (None, self.form.bits, zeros) if self.form.has_minimums else (zeros, self.form.bits, None)
+        fields = (None, self.form.bits, zeros) if self.form.has_offsets else (zeros, self.form.bits, None)
         weight = GroupedTensors(module.weight.data, module.weight_scale.data, *fields)
         bias = None if module.bias is None else module.bias.data
         op, is_copied = grouped_linear(
@@ -180,6 +180,7 @@ class PackedScheme(_GroupedScheme):
             bias,
             deterministic=self.plain.deterministic,
             rounds_inputs=self._rounds_inputs,
+            rows_dtype=module.compute_dtype if self.has_rows else None,
         )
         return self._reordered(module, op), is_copied
 
@@ -201,11 +202,18 @@ class PackedScheme(_GroupedScheme):
         module.weight_scale.data[part.outputs] = scales
         if self.form.has_zeros:
             zeros = torch.as_tensor(weight.zeros)
-            if self.form.has_minimums:
-                zeros = -weight.scales * zeros
+            if self.form.has_offsets:
+                zeros = weight.scales * ((1 << (self.form.bits - 1)) - zeros)
             elif self.form.bits == 4:
                 zeros = zeros / ZERO_STEP
             module.get_parameter("weight_zero").data[part.outputs] = zeros
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTableScheme(PackedScheme):
+    """Packed weights in the order of their inputs, whose rows can be read: of a head that an embedding shares."""
+
+    has_rows: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)

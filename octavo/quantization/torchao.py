@@ -71,7 +71,7 @@ class Int4Layout(Layout):
 
     @property
     def form(self) -> GroupedForm:
-        return GroupedForm(4, self.group, has_zeros=True, has_minimums=True)
+        return GroupedForm(4, self.group, has_zeros=True, has_offsets=True)
 
     def tensors(self, shape: tuple[int, int]) -> dict[str, StoredTensor]:
         num_outputs, num_inputs = shape

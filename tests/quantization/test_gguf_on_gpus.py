@@ -10,6 +10,7 @@ from gguf.constants import GGMLQuantizationType
 from octavo import LLM, SamplingParams
 from octavo.kernels import LinearOp
 from octavo.layers.build import Build
+from octavo.layers.embedding import Embedding, Head
 from octavo.layers.linear import Linear, PartedLinear
 from octavo.parallel import TensorParallel
 from octavo.platforms.cpu import CpuPlatform
@@ -31,8 +32,11 @@ def blocks(kind: str, num_rows: int, seed: int = 0) -> np.ndarray:
     raw = random.integers(0, 256, (num_rows, NUM_INPUTS // size, num_bytes), np.uint8)
     numbers = random.uniform(0.001, 0.02, (*raw.shape[:2], 2)).astype(np.float16)
     numbers[0, 0, 0] = 0
-    width = 2 if kind.endswith("_0") else 4
-    raw[..., :width] = numbers.view(np.uint8)[..., :width]
+    if kind == "Q6_K":
+        raw[..., -2:] = numbers.view(np.uint8)[..., :2]
+    else:
+        width = 2 if kind.endswith("_0") else 4
+        raw[..., :width] = numbers.view(np.uint8)[..., :width]
     return raw.reshape(num_rows, -1)
 
 
@@ -59,7 +63,8 @@ def filled(layer: Linear | PartedLinear, path: str, raw: dict[str, np.ndarray]) 
 def test_layouts_read_what_the_library_reads(kind: str) -> None:
     raw = blocks(kind, 6)
     weight = GGUFLayout(kind).read({"weight": torch.from_numpy(raw)}, (6, NUM_INPUTS))
-    torch.testing.assert_close(weight.values(), values(raw, kind), rtol=1e-6, atol=1e-6)
+    expected = values(raw, kind)
+    torch.testing.assert_close(weight.values(), expected, rtol=1e-6, atol=1e-6 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("kind", GROUPED_TYPES)
@@ -76,12 +81,12 @@ def test_layers_multiply_the_files_values(kind: str) -> None:
 
 def test_parts_may_have_other_types() -> None:
     """As in files of mixed types, whose values often have more bits."""
-    sizes, types = {"q_proj": 64, "k_proj": 32, "v_proj": 32}, {"q_proj": "Q4_K", "k_proj": "Q4_K", "v_proj": "Q6_K"}
+    sizes, types = {"q_proj": 64, "k_proj": 32, "v_proj": 32}, {"q_proj": "Q4_K", "k_proj": "Q4_K", "v_proj": "Q3_K"}
     layer = build_of(types).linear("qkv_proj", NUM_INPUTS, sizes)
     assert isinstance(layer, PartedLinear)
     raw = {name: blocks("Q4_K", size, seed) for seed, (name, size) in enumerate(sizes.items()) if name != "v_proj"}
     slots = dict(layer.weight_slots("0.attn.qkv_proj"))
-    assert slots["0.attn.v_proj.weight"].raw_type == "", "groups of 16 are dequantised"
+    assert slots["0.attn.v_proj.weight"].raw_type == "", "its groups have no kernel"
     v = torch.randn(32, NUM_INPUTS, generator=torch.Generator().manual_seed(2))
     slots["0.attn.v_proj.weight"].fill(v)
     filled(layer, "0.attn.qkv_proj", raw)
@@ -90,7 +95,7 @@ def test_parts_may_have_other_types() -> None:
     torch.testing.assert_close(layer(x), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
 
-@pytest.mark.parametrize("kind", ["Q4_1", "Q5_K", "Q8_0"])
+@pytest.mark.parametrize("kind", ["Q4_1", "Q5_K", "Q6_K", "Q8_0"])
 def test_devices_divide_inputs(kind: str) -> None:
     raw = blocks(kind, 32)
     x = torch.randn(3, NUM_INPUTS, generator=torch.Generator().manual_seed(1))
@@ -116,11 +121,29 @@ def test_they_are_dequantised_unless_asked_for() -> None:
     assert isinstance(layer, Linear) and isinstance(layer.scheme, PlainScheme)
 
 
-def test_embeddings_heads_and_experts_are_dequantised() -> None:
+def test_embeddings_and_experts_are_dequantised_and_heads_are_not() -> None:
     names = ("model.embed_tokens", "lm_head", "model.layers.0.mlp.experts.*.up_proj")
     config = parse_gguf({"types": dict.fromkeys(names, "Q4_0")}, GPU)
-    assert config.description == "" and config.expert_form(["model.layers.0.mlp.experts.3.up_proj"]) is None
-    assert isinstance(config.head_scheme("lm_head"), PlainScheme)
+    assert config.expert_form(["model.layers.0.mlp.experts.3.up_proj"]) is None
+    assert isinstance(config.embedding_scheme("model.embed_tokens"), PlainScheme)
+    assert isinstance(config.head_scheme("lm_head"), PackedScheme)
+
+
+def test_a_tied_embedding_reads_the_heads_rows() -> None:
+    raw = blocks("Q6_K", 48)
+    build = Build(parse_gguf({"types": {"model.embed_tokens": "Q6_K"}}, GPU))
+    embedding = Embedding(48, NUM_INPUTS, scheme=build.quantization.embedding_scheme("model.embed_tokens"))
+    head = Head(48, NUM_INPUTS, build, tied=embedding)
+    assert not dict(embedding.weight_slots("model.embed_tokens")), "the head has the only copy"
+    slots = dict(head.weight_slots("lm_head"))
+    slots["model.embed_tokens.weight"].fill(torch.from_numpy(raw))
+    head.finish_weights()
+    expected = values(raw, "Q6_K")
+    ids = torch.tensor([47, 0, 5, 5])
+    torch.testing.assert_close(embedding(ids), expected[ids], rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+    x = torch.randn(3, NUM_INPUTS, generator=torch.Generator().manual_seed(1))
+    logits = x @ expected.T
+    torch.testing.assert_close(head(x), logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max()))
 
 
 def test_the_demo_model_answers_alike(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,4 +167,4 @@ def test_the_demo_model_answers_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     dequantised = answer(None)
     assert not packed
     assert answer("gguf") == dequantised
-    assert len(packed) == 4 * 30, "all linear layers of 30 layers"
+    assert len(packed) == 4 * 30 + 1, "all linear layers of 30 layers, and the head"

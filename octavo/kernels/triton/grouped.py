@@ -27,11 +27,12 @@ from octavo.kernels.triton import (
 )
 from octavo.kernels.triton.block_float8 import BLOCK, BlockFloat8Linear, block_scales, multiplies_blocks
 from octavo.kernels.triton.grouped_bytes import BytesTile, bytes_grouped, count_sharing
-from octavo.kernels.triton.grouped_direct import DirectTile, direct_grouped, has_terms, make_terms, place_inputs
+from octavo.kernels.triton.grouped_direct import DirectTile, direct_grouped, place_inputs
 from octavo.kernels.triton.grouped_hopper import hopper_grouped
 from octavo.kernels.triton.grouped_hopper_tiles import HopperTile
 from octavo.kernels.triton.grouped_kernel import BLOCK_N, dequantize_kernel, grouped_kernel
 from octavo.kernels.triton.grouped_stream import StreamTile, stream_grouped
+from octavo.kernels.triton.grouped_terms import kind_of, make_terms
 from octavo.kernels.triton.launch import IS_INTERPRETED, aligned_rows, dependent_launch, num_multiprocessors
 from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
 from octavo.kernels.triton.stream_sum import AddedStream, adds_rows
@@ -59,18 +60,27 @@ class GroupedLinear(LinearOp):
     writes_strided = True
 
     def __init__(
-        self, weight: GroupedTensors, bias: torch.Tensor | None, *, deterministic: bool, rounds_inputs: bool = False
+        self,
+        weight: GroupedTensors,
+        bias: torch.Tensor | None,
+        *,
+        deterministic: bool,
+        rounds_inputs: bool = False,
+        rows_dtype: torch.dtype | None = None,
     ) -> None:
         device = weight.codes.device
         self._weight = weight
         self._bias = bias
         self._deterministic = deterministic
+        self._rows_dtype = rows_dtype
+        self.has_rows = rows_dtype is not None
         self._is_hopper = not (deterministic or IS_INTERPRETED) and linear.is_supported(device)
         self._num_sms = num_multiprocessors(device)
         num_units = weight.num_inputs // pack_unit(weight.group)
         self._num_parts = choose_parts(len(weight.codes), num_units, self._num_sms)
-        self._choices: dict[int, Tile | None] = {}
-        self._terms = make_terms(weight) if self._is_hopper and has_terms(weight) else None
+        self._choices: dict[tuple[int, torch.dtype], Tile | None] = {}
+        self._term_kind = kind_of(weight) if self._is_hopper else None
+        self._terms = None if self._term_kind is None else make_terms(weight, self._term_kind)
         self._has_units = self._is_hopper and unit_gemm.reads(weight)
         has_blocks = rounds_inputs and not deterministic and multiplies_blocks(device)
         scales = block_scales(weight) if has_blocks else None
@@ -108,7 +118,7 @@ class GroupedLinear(LinearOp):
         if not norm.is_single:
             return None
         if isinstance(tile, BytesTile):
-            takes_norm = grouped_bytes.norms(self._weight, tile)
+            takes_norm = grouped_bytes.norms(self._weight, tile, has_terms=self._term_kind == "small")
         else:
             _, _, takes_norm = place_inputs(len(norm.x), self._weight.num_inputs, tile.num_stages)
         return self._launch(norm.x, activation, tile, norm) if takes_norm else None
@@ -124,14 +134,19 @@ class GroupedLinear(LinearOp):
         return added.rows()
 
     def refresh(self) -> None:
-        if self._terms is not None:
-            self._terms.copy_(make_terms(self._weight))
         if self._has_units and not unit_gemm.reads(self._weight):
             # Recorded steps keep the kernel that was chosen.
             raise UnsupportedModelError(
                 f"A scale of new MXFP4 weights is larger than 2**{unit_gemm.LARGEST_EXPONENT - 127}, which the GPU's "
                 "kernels do not take, and such weights are probably damaged."
             )
+        if self._terms is not None and self._term_kind is not None:
+            if kind_of(self._weight) != self._term_kind:
+                raise UnsupportedModelError(
+                    "A scale of new weights in groups of 32 inputs or fewer is larger than 127, or its minimum than "
+                    "65504, which the GPU's kernels do not take, and such weights are probably damaged."
+                )
+            self._terms.copy_(make_terms(self._weight, self._term_kind))
         had_blocks = self._num_sharing > 1 or self._blocks is not None
         if had_blocks and count_sharing(self._weight) == 1:
             raise UnsupportedModelError(
@@ -141,25 +156,35 @@ class GroupedLinear(LinearOp):
         if self._blocks is not None:
             self._blocks.refresh(self._weight.scales[::BLOCK])
 
+    def rows(self, index: torch.Tensor) -> torch.Tensor:
+        if self._rows_dtype is None:
+            return super().rows(index)
+        return dequantize(self._weight, len(index), self._rows_dtype, index=index)
+
     def choose(self, num_rows: int, dtype: torch.dtype = torch.bfloat16) -> Tile | None:
         """The kernel for Hopper that multiplies so many rows; None for the portable kernel or the library."""
-        if not self._is_hopper:
+        if not self._is_hopper or num_rows <= 0:
             return None
-        if self._has_units and 0 < num_rows <= unit_gemm.MAX_ROWS and dtype == torch.bfloat16:
+        key = num_rows, dtype
+        if key not in self._choices:
+            self._choices[key] = self._choose_few(num_rows, dtype) or self._choose_many(num_rows, dtype)
+        return self._choices[key]
+
+    def _choose_few(self, num_rows: int, dtype: torch.dtype) -> Tile | None:
+        """The kernel for Hopper whose multiprocessors read a weight once for so few rows."""
+        arguments = self._weight, num_rows, self._num_sms
+        if self._has_units and dtype is torch.bfloat16:
             return unit_gemm.choose_tile(num_rows, len(self._weight.codes), self._num_sms)
-        if num_rows not in self._choices:
-            arguments = self._weight, num_rows, self._num_sms
-            tile: Tile | None
-            if self._num_sharing:
-                tile = grouped_bytes.choose_tile(*arguments)
-            elif self._terms is not None and self._weight.bits == 4:
-                tile = grouped_direct.choose_tile(*arguments)
-            else:
-                tile = grouped_stream.choose_tile(*arguments)
-            if tile is None and self._terms is not None:
-                tile = grouped_hopper_tiles.choose_tile(*arguments)
-            self._choices[num_rows] = tile
-        return self._choices[num_rows]
+        if self._num_sharing or self._term_kind == "small":
+            return grouped_bytes.choose_tile(*arguments)
+        if self._term_kind == "wide" and self._weight.bits == 4:
+            return grouped_direct.choose_tile(*arguments)
+        return grouped_stream.choose_tile(*arguments)
+
+    def _choose_many(self, num_rows: int, dtype: torch.dtype) -> HopperTile | None:
+        """The kernel of specialised warps, if it takes the weight and such rows."""
+        takes_rows = self._term_kind is not None and (self._term_kind != "powers" or dtype is torch.bfloat16)
+        return grouped_hopper_tiles.choose_tile(self._weight, num_rows, self._num_sms) if takes_rows else None
 
     def _multiply(self, x: torch.Tensor) -> torch.Tensor:
         """``[M, in] → [M, out]``."""
@@ -186,7 +211,8 @@ class GroupedLinear(LinearOp):
         num_rows, num_channels = len(x), len(self._weight.codes) // (1 if activation == "none" else 2)
         y, x = x.new_empty(num_rows, num_channels), aligned_rows(x)
         if isinstance(tile, BytesTile):
-            bytes_grouped(x, self._weight, self._num_sharing, self._bias, y, activation, tile, norm)
+            terms = self._terms if self._term_kind == "small" else None
+            bytes_grouped(x, self._weight, max(self._num_sharing, 1), self._bias, y, activation, tile, norm, terms)
         elif isinstance(tile, DirectTile):
             assert self._terms is not None, "the weight has a form that the kernel reads"
             direct_grouped(x, self._weight, self._terms, self._bias, y, activation, tile, norm)
@@ -195,10 +221,12 @@ class GroupedLinear(LinearOp):
         elif isinstance(tile, StreamTile):
             stream_grouped(x, self._weight, self._bias, y, activation, tile)
         else:
-            assert self._terms is not None, "the weight has a form that the kernel reads"
+            assert self._terms is not None and self._term_kind is not None, (
+                "the weight has a form that the kernel reads"
+            )
             needed = grouped_hopper_tiles.workspace_size(num_rows, len(self._weight.codes), tile)
             space = self._space = reserve_workspace(x.device, *needed, at_hand=self._space)
-            hopper_grouped(x, self._weight, self._terms, self._bias, y, activation, tile, space)
+            hopper_grouped(x, self._weight, self._terms, self._term_kind, self._bias, y, activation, tile, space)
         return y
 
     def _by_kernel(self, x: torch.Tensor, is_few: bool) -> torch.Tensor:
@@ -240,7 +268,7 @@ class GroupedLinear(LinearOp):
         y = x.new_empty(len(x), num_outputs)
         for start in range(0, num_outputs, step):
             outputs = slice(start, min(start + step, num_outputs))
-            values = dequantize(self._weight, outputs, x.dtype)
+            values = dequantize(self._weight, outputs.stop - start, x.dtype, first=start)
             if self._bias is None:
                 torch.mm(x, values.T, out=y[:, outputs])
             else:
@@ -255,20 +283,24 @@ def grouped_linear(
     *,
     deterministic: bool,
     rounds_inputs: bool = False,
+    rows_dtype: torch.dtype | None = None,
 ) -> tuple[LinearOp, bool]:
     """A GEMM with packed integers; see :func:`octavo.kernels.grouped.grouped_linear`."""
-    return GroupedLinear(weight, bias, deterministic=deterministic, rounds_inputs=rounds_inputs), False
+    op = GroupedLinear(weight, bias, deterministic=deterministic, rounds_inputs=rounds_inputs, rows_dtype=rows_dtype)
+    return op, False
 
 
-def dequantize(weight: GroupedTensors, outputs: slice, dtype: torch.dtype) -> torch.Tensor:
-    """The values of some outputs, ``[n, in]``."""
-    own = [None if tensor is None else tensor[outputs] for tensor in _pointers(weight)]
-    num_outputs = len(range(*outputs.indices(len(weight.codes))))
+def dequantize(
+    weight: GroupedTensors, num_outputs: int, dtype: torch.dtype, *, first: int = 0, index: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The values of some outputs, ``[n, in]``: those from the first one on, or those of ``index``, ``[n]`` int64."""
+    own = [None if tensor is None else tensor[first:] for tensor in _pointers(weight)]
     values = torch.empty(num_outputs, weight.num_inputs, dtype=dtype, device=weight.codes.device)
     constants = _constants(weight)
     block_n = _NUM_DEQUANTIZED // constants["UNIT"]
     dequantize_kernel[(weight.num_inputs // constants["UNIT"], -(-num_outputs // block_n))](
         *own,
+        index,
         values,
         num_outputs,
         weight.num_inputs,
@@ -293,7 +325,7 @@ def choose_parts(num_channels: int, num_units: int, num_sms: int) -> int:
 
 
 def _pointers(weight: GroupedTensors) -> tuple[torch.Tensor | None, ...]:
-    return weight.codes, weight.scales, weight.zeros, weight.minimums
+    return weight.codes, weight.scales, weight.zeros, weight.offsets
 
 
 def _constants(weight: GroupedTensors) -> dict[str, int]:

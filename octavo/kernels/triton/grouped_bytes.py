@@ -22,6 +22,7 @@ from octavo.kernels.grouped import GroupedTensors, pack_unit
 from octavo.kernels.scaled import FLOAT8
 from octavo.kernels.triton.block_float8 import BLOCK, shares_scales
 from octavo.kernels.triton.gluon_names import copy_async, reinterpret
+from octavo.kernels.triton.grouped_small import add_groups, adjacent_inputs, multiply_groups
 from octavo.kernels.triton.grouped_unpack import move_bytes, moved_factors
 from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.linear_stream import add_slices, copy_places, store_outputs
@@ -34,8 +35,9 @@ from octavo.kernels.triton.stream_norm import (
     rounds_at_once,
 )
 
-ROUND = 512
-"""Input features of a round, if groups are multiples of 128."""
+UNIT = 128
+"""Input features that a warp multiplies per round."""
+ROUND = 4 * UNIT
 _MEMORY = 228 << 10
 """Shared memory of a multiprocessor, of which each program takes 1 KiB more than its own."""
 MAX_ROWS = 16
@@ -60,9 +62,10 @@ class BytesTile:
 
 
 def reads(weight: GroupedTensors) -> bool:
-    """Whether the kernel takes a weight: codes of 8 bits less 128, or float8 values."""
-    has_other_zeros = weight.minimums is not None or weight.zeros is not None
-    return weight.bits == 8 and not has_other_zeros and weight.codes.data_ptr() % 16 == 0
+    """Whether the kernel takes a weight without terms: codes of 8 bits less 128, or float8 values."""
+    has_other_zeros = weight.offsets is not None or weight.zeros is not None
+    has_units = pack_unit(weight.group) >= 32 and weight.codes.data_ptr() % 16 == 0
+    return weight.bits == 8 and not has_other_zeros and has_units
 
 
 def count_sharing(weight: GroupedTensors) -> int:
@@ -70,13 +73,18 @@ def count_sharing(weight: GroupedTensors) -> int:
     return BLOCK if weight.codes.dtype is FLOAT8 and shares_scales(weight) else 1
 
 
-def norms(weight: GroupedTensors, tile: BytesTile) -> bool:
+def _step_unit(weight: GroupedTensors, has_terms: bool) -> int:
+    """Inputs that a warp multiplies in a step: of one group, or with terms of several."""
+    return UNIT if has_terms else pack_unit(weight.group)
+
+
+def norms(weight: GroupedTensors, tile: BytesTile, *, has_terms: bool = False) -> bool:
     """Whether a program norms a single row of ``x`` itself."""
-    return tile.num_warps == 4 and pack_unit(weight.group) >= 64
+    return tile.num_warps == 4 and _step_unit(weight, has_terms) >= 64
 
 
 def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> BytesTile | None:
-    """The tile for a GEMM with a weight that :func:`reads` takes, or None if another kernel is faster.
+    """The tile for a GEMM with a weight that :func:`reads` takes, or that has small terms; or None for another kernel.
 
     Tuned on an H100, all linear layers of a layer one after another. There are as many programs as fit, so that no
     multiprocessor gets more of them than another, whose tiles would be waited for; or one for each of very many tiles.
@@ -90,7 +98,7 @@ def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> BytesTil
     tile = BytesTile(num_weights, num_warps, num_stages, num_tiles)
     if is_wide:
         return tile
-    num_resident = min(_MEMORY // (shared_bytes(num_rows, weight.num_inputs, tile) + 1024), 16 // num_warps)
+    num_resident = min(_MEMORY // (shared_bytes(num_rows, weight, tile) + 1024), 16 // num_warps)
     return replace(tile, num_programs=num_resident * num_sms)
 
 
@@ -102,13 +110,14 @@ def _fitting_stages(num_rounds: int, depth: int) -> int:
     return 2
 
 
-def shared_bytes(num_rows: int, num_features: int, tile: BytesTile) -> int:
-    """Shared memory of a program, if groups are multiples of 128 inputs."""
+def shared_bytes(num_rows: int, weight: GroupedTensors, tile: BytesTile) -> int:
+    """Shared memory of a program, if groups are multiples of 128 inputs or there are terms."""
     rows, num_slots = _slot_rows(num_rows), tile.num_stages
     if rows == 1:
-        num_slots = padded_rounds(-(-num_features // (ROUND * num_slots)) * num_slots, 128)
+        num_slots = padded_rounds(-(-weight.num_inputs // (ROUND * num_slots)) * num_slots, UNIT)
     sums = 4 * tile.num_weights * max(rows, 8) * 4
-    return tile.num_stages * tile.num_weights * (ROUND + 16) + num_slots * rows * ROUND * 2 + sums
+    row_bytes = ROUND * weight.bits // 8 + 16 * max(UNIT // weight.group, 1)
+    return tile.num_stages * tile.num_weights * row_bytes + num_slots * rows * ROUND * 2 + sums
 
 
 def _slot_rows(num_rows: int) -> int:
@@ -125,26 +134,27 @@ def bytes_grouped(
     activation: str,
     tile: BytesTile,
     norm: DeferredNorm | None = None,
+    terms: torch.Tensor | None = None,
 ) -> None:
     """``x Wᵀ + b``, or with an activation ``act(x W₁ᵀ + b₁) · (x W₂ᵀ + b₂)`` for the halves of ``W``.
 
     Args:
         x: ``[M, K]``, bfloat16 or float16; rows contiguous, row stride a multiple of 8, aligned to 16 bytes.
-        weight: ``[N, K]``, as :func:`reads` takes it; a kernel is compiled for each K.
+        weight: ``[N, K]``, as :func:`reads` takes it, or with terms; a kernel is compiled for each K.
         num_sharing: of :func:`count_sharing`.
         out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous.
         activation: "none", "silu" or "gelu_tanh".
         norm: of ``x``, a single row; settled by this.
+        terms: of small groups; see :mod:`.grouped_terms`.
     """
     num_rows, num_features = x.shape
     num_channels = out.shape[1]
     num_tiles = -(-num_channels * (1 if activation == "none" else 2) // tile.num_weights)
-    unit = pack_unit(weight.group)
     bytes_kernel[(min(num_tiles, tile.num_programs),)](
         x,
         *norm_arguments(norm),
-        weight.codes,
-        weight.scales,
+        weight.codes if weight.bits == 8 else weight.codes.view(torch.int32),
+        weight.scales if terms is None else terms,
         bias,
         out,
         x.stride(0) // 8,
@@ -152,9 +162,10 @@ def bytes_grouped(
         num_channels,
         num_tiles,
         K=num_features,
-        UNIT=unit,
+        UNIT=_step_unit(weight, terms is not None),
         GROUP=weight.group,
         SHARING=num_sharing,
+        HAS_OFFSETS=weight.offsets is not None or weight.zeros is not None,
         ROWS=_slot_rows(num_rows),
         BLOCK_N=tile.num_weights,
         STAGES=tile.num_stages,
@@ -173,6 +184,12 @@ def _row(n, tile, num_channels, CHANNELS: gl.constexpr):
     return n // CHANNELS * num_channels + gl.minimum(tile * CHANNELS + n % CHANNELS, num_channels - 1)
 
 
+@triton.constexpr_function
+def _scale_stride(unit, group):
+    """From a part's scales, or terms of eight rows, to the next part's; 0 if parts share a group."""
+    return 0 if group > unit else 1 if group == unit else 8 * (unit // group)
+
+
 @gluon.jit
 def _find(
     sources,
@@ -185,23 +202,28 @@ def _find(
     GROUP: gl.constexpr,
     SHARING: gl.constexpr,
 ):
-    """Where a tile's codes and scales begin."""
+    """Where a tile's codes and scales, or terms, begin."""
     codes, scales = sources
-    n, column, scale_n, part = places
-    code_spots = codes + (_row(n, tile, num_channels, CHANNELS).to(gl.int64) * K + column)
-    scale_spots = scales + _row(scale_n, tile, num_channels, CHANNELS) // SHARING * (SHARING * (K // GROUP))
-    if GROUP == UNIT:
-        scale_spots += part
+    n, column, scale_n, part, group = places
+    ROW: gl.constexpr = K // 8 if codes.dtype.element_ty == gl.int32 else K
+    code_spots = codes + (_row(n, tile, num_channels, CHANNELS).to(gl.int64) * ROW + column)
+    scale_row = _row(scale_n, tile, num_channels, CHANNELS)
+    if GROUP < UNIT:
+        scale_spots = scales + (scale_row // 8 * (K // GROUP * 8) + scale_row % 8 * (UNIT // GROUP) + group)
+    else:
+        scale_spots = scales + scale_row // SHARING * (SHARING * (K // GROUP))
+    if GROUP <= UNIT:
+        scale_spots += part * _scale_stride(UNIT, GROUP)
     return code_spots, scale_spots
 
 
 @gluon.jit
-def _advance(spots, columns: gl.constexpr, HAS_SCALES: gl.constexpr, groups: gl.constexpr):
-    """The same of so many columns later, and with them as many groups."""
+def _advance(spots, parts: gl.constexpr, WIDTH: gl.constexpr, STRIDE: gl.constexpr):
+    """The same of so many parts later, each ``WIDTH`` elements of codes."""
     code_spots, scale_spots = spots
-    if HAS_SCALES:
-        scale_spots += groups
-    return code_spots + columns, scale_spots
+    if STRIDE > 0:
+        scale_spots += parts * STRIDE
+    return code_spots + parts * WIDTH, scale_spots
 
 
 @gluon.jit
@@ -217,25 +239,25 @@ def _request(
     GROUP: gl.constexpr,
     IS_WHOLE: gl.constexpr,
 ):
-    """Start the copies of the codes and scales of step ``first + j``, where ``spots`` are those of ``first``.
+    """Start the copies of the codes and scales, or terms, of step ``first + j``; ``spots`` are those of ``first``.
 
     Past the end, or if there is no such tile, zeros are written.
     """
     PARTS: gl.constexpr = slot[0].shape[0]
-    _, column, _, part = places
-    code_spots, scale_spots = spots
+    WIDTH: gl.constexpr = slot[0].shape[2]
+    STRIDE: gl.constexpr = _scale_stride(UNIT, GROUP)
+    _, column, _, part, _ = places
     code_slot, scale_slot = slot
-    if GROUP == UNIT:
-        scale_spots += j * PARTS
-    else:
+    code_spots, scale_spots = _advance(spots, j * PARTS, WIDTH, STRIDE)
+    if STRIDE == 0:
         scale_spots += ((first + j) * PARTS + part) // (GROUP // UNIT)
     has_codes, has_scales = (column >= 0) & is_there, (part >= 0) & is_there
     if not IS_WHOLE:
-        has_codes &= column < K - (first + j) * (PARTS * UNIT)
+        has_codes &= column < K // UNIT * WIDTH - (first + j) * (PARTS * WIDTH)
         has_scales &= part < K // UNIT - (first + j) * PARTS
     has_codes = gl.broadcast(has_codes, code_spots)[0]
     has_scales = gl.broadcast(has_scales, scale_spots)[0]
-    copy_async(code_slot, code_spots + j * (PARTS * UNIT), has_codes, cache_modifier=".cg")
+    copy_async(code_slot, code_spots, has_codes, cache_modifier=".cg")
     copy_async(scale_slot, scale_spots, has_scales)
 
 
@@ -276,8 +298,8 @@ def bytes_kernel(
     norm,  # [K], the weight of the norm of x, which is one row then; None for none
     eps,
     summed,  # [K], where the sum goes; None without a residual
-    codes,
-    scales,
+    codes,  # [N, K] bytes, or words of eight codes
+    scales,  # [N, K / GROUP], or terms of groups of less than UNIT inputs
     bias,
     out,
     x_stride,  # in units of 8 values, so that the compiler sees rows aligned to 16 bytes
@@ -288,6 +310,7 @@ def bytes_kernel(
     UNIT: gl.constexpr,
     GROUP: gl.constexpr,
     SHARING: gl.constexpr,
+    HAS_OFFSETS: gl.constexpr,
     ROWS: gl.constexpr,
     BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr,
@@ -297,8 +320,10 @@ def bytes_kernel(
     """A program computes all rows of some tiles of ``CHANNELS`` outputs; grid (programs).
 
     Args:
-        UNIT: inputs of one group that a warp multiplies in a step, of which a round has one for 128 inputs, or several.
+        UNIT: inputs that a warp multiplies in a step, of one group, or with terms of several. A round has one step for
+            128 inputs, or several.
         SHARING: outputs that share scales.
+        HAS_OFFSETS: whether terms have offsets other than zero.
         ROWS: rows of ``x`` in shared memory. A single one stays there, and all columns of the MMA multiply it.
     """
     IS_SINGLE: gl.constexpr = ROWS == 1
@@ -314,27 +339,42 @@ def bytes_kernel(
     CHANNELS: gl.constexpr = BLOCK_N if ACTIVATION == "none" else BLOCK_N // 2
     dtype: gl.constexpr = x.dtype.element_ty
     code_dtype: gl.constexpr = codes.dtype.element_ty
+    IS_SMALL: gl.constexpr = GROUP < UNIT
+    BITS: gl.constexpr = 4 if code_dtype == gl.int32 else 8
+    WIDTH: gl.constexpr = UNIT * BITS // code_dtype.primitive_bitwidth
+    form: gl.constexpr = (GROUP, BITS, HAS_OFFSETS)
     # Slices of K are distributed over the batched dimension of the MMA: their sums stay apart.
     layout: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [PARTS, WARPS // PARTS, 1], [1, 16, 8])
-    # A thread loads 8 adjacent columns of both operands; K may be permuted if both permute alike.
-    first_layout: gl.constexpr = gl.DotOperandLayout(0, layout, 8)
-    second_layout: gl.constexpr = gl.DotOperandLayout(1, layout, 8)
+    # A thread loads 8 adjacent columns of both operands, if it can; K may be permuted if both permute alike.
+    ADJACENT: gl.constexpr = adjacent_inputs(BITS, GROUP) if IS_SMALL else 8
+    first_layout: gl.constexpr = gl.DotOperandLayout(0, layout, ADJACENT)
+    second_layout: gl.constexpr = gl.DotOperandLayout(1, layout, ADJACENT)
     scale_layout: gl.constexpr = gl.SliceLayout(2, layout)
+    RUN: gl.constexpr = 128 // code_dtype.primitive_bitwidth
     code_copy: gl.constexpr = gl.BlockedLayout(
-        [1, 1, 16], [1, 512 // UNIT, UNIT // 16], [PARTS, WARPS // PARTS, 1], [2, 1, 0]
+        [1, 1, RUN], [1, 32 * RUN // WIDTH, WIDTH // RUN], [PARTS, WARPS // PARTS, 1], [2, 1, 0]
     )
     x_copy: gl.constexpr = gl.BlockedLayout(
         [1, 1, 8], [1, 256 // UNIT, UNIT // 8], [PARTS, WARPS // PARTS, 1], [2, 1, 0]
     )
-    scale_copy: gl.constexpr = gl.BlockedLayout([1, PARTS], [32, 1], [WARPS, 1], [1, 0])
+    GROUPS: gl.constexpr = max(UNIT // GROUP, 1)
     # Four threads read a run of 32 bytes of codes, or of 64 of x, and the next four one of the next row.
-    code_ring: gl.constexpr = gl.SwizzledSharedLayout(32, 128 // UNIT, UNIT // 32, [2, 1, 0])
-    x_ring: gl.constexpr = gl.SwizzledSharedLayout(32, 1, 1 if UNIT == 32 else 2, [2, 1, 0])
+    code_vector: gl.constexpr = 4 if BITS == 4 else 32
+    code_ring: gl.constexpr = gl.SwizzledSharedLayout(
+        code_vector, 2 if BITS == 4 else 128 // UNIT, WIDTH // code_vector, [2, 1, 0]
+    )
+    x_vector: gl.constexpr = 32 if ADJACENT == 8 else 8
+    x_ring: gl.constexpr = gl.SwizzledSharedLayout(x_vector, 1, min(UNIT // x_vector, 64 // x_vector), [2, 1, 0])
+    scale_ring: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    term_ring: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
     # Slots are allocated one by one, so that the compiler sees that a copy into one does not meet reads of another.
     slots = ()
     for _ in gl.static_range(SLOTS):
-        code_slot = gl.allocate_shared_memory(code_dtype, [PARTS, BLOCK_N, UNIT], code_ring)
-        scale_slot = gl.allocate_shared_memory(gl.float32, [BLOCK_N, PARTS], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+        code_slot = gl.allocate_shared_memory(code_dtype, [PARTS, BLOCK_N, WIDTH], code_ring)
+        if IS_SMALL:
+            scale_slot = gl.allocate_shared_memory(gl.int32, [PARTS, BLOCK_N, GROUPS], term_ring)
+        else:
+            scale_slot = gl.allocate_shared_memory(gl.float32, [BLOCK_N, PARTS], scale_ring)
         slots = slots + ((code_slot, scale_slot),)  # type: ignore[assignment]
     if IS_SINGLE:
         X_ROUNDS: gl.constexpr = padded_rounds(TURNS * SLOTS, UNIT)
@@ -344,10 +384,19 @@ def bytes_kernel(
         for _ in gl.static_range(SLOTS):
             x_slots = x_slots + (gl.allocate_shared_memory(dtype, [PARTS, ROWS, UNIT], x_ring),)
 
-    n, column = copy_places(code_copy, PARTS, BLOCK_N, UNIT)
-    scale_n = gl.arange(0, BLOCK_N, gl.SliceLayout(1, scale_copy))[:, None]
-    part = gl.arange(0, PARTS, gl.SliceLayout(0, scale_copy))[None, :]
-    sources, places = (codes, scales), (n, column, scale_n, part)
+    n, column = copy_places(code_copy, PARTS, BLOCK_N, WIDTH)
+    if IS_SMALL:
+        term_threads: gl.constexpr = [1, 128 // GROUPS, GROUPS // 4]
+        term_copy: gl.constexpr = gl.BlockedLayout([1, 1, 4], term_threads, [PARTS, WARPS // PARTS, 1], [2, 1, 0])
+        part = gl.arange(0, PARTS, gl.SliceLayout(1, gl.SliceLayout(2, term_copy)))[:, None, None]
+        scale_n = gl.arange(0, BLOCK_N, gl.SliceLayout(0, gl.SliceLayout(2, term_copy)))[None, :, None]
+        group = gl.arange(0, GROUPS, gl.SliceLayout(0, gl.SliceLayout(1, term_copy)))[None, None, :]
+    else:
+        scale_copy: gl.constexpr = gl.BlockedLayout([1, PARTS], [32, 1], [WARPS, 1], [1, 0])
+        scale_n = gl.arange(0, BLOCK_N, gl.SliceLayout(1, scale_copy))[:, None]
+        part = gl.arange(0, PARTS, gl.SliceLayout(0, scale_copy))[None, :]
+        group = part
+    sources, places = (codes, scales), (n, column, scale_n, part, group)
     step = gl.num_programs(0)
     spots = _find(sources, places, gl.program_id(0), num_channels, K, CHANNELS, UNIT, GROUP, SHARING)
     for i in gl.static_range(EARLY):
@@ -364,7 +413,7 @@ def bytes_kernel(
         gdc_launch_dependents()
     if IS_SINGLE:
         # The same places, of several steps.
-        steps_layout: gl.constexpr = gl.SwizzledSharedLayout(32, 1, x_ring.max_phase, [3, 2, 1, 0])
+        steps_layout: gl.constexpr = gl.SwizzledSharedLayout(x_ring.vec, 1, x_ring.max_phase, [3, 2, 1, 0])
         row_slots = reinterpret(x_slots, dtype, x_slots.shape, steps_layout)
     if norm is not None:
         normed = normed_parts(x, residual, norm_columns, factors, eps, summed, K)
@@ -379,17 +428,19 @@ def bytes_kernel(
         if i % STEPS == STEPS - 1:
             async_copy.commit_group()
 
-    X_FACTOR: gl.constexpr = moved_factors(code_dtype, dtype)[0]
-    SUM_FACTOR: gl.constexpr = moved_factors(code_dtype, dtype)[1]
+    # Terms make up for what codes are too small by.
+    X_FACTOR: gl.constexpr = 1 if IS_SMALL else moved_factors(code_dtype, dtype)[0]
+    SUM_FACTOR: gl.constexpr = 1 if IS_SMALL else moved_factors(code_dtype, dtype)[1]
+    SUMS: gl.constexpr = PARTS * GROUPS
     for tile in range(gl.program_id(0), num_tiles, step):
-        total = gl.zeros([PARTS, BLOCK_N, BLOCK_M], gl.float32, layout)
+        total = gl.zeros([SUMS, BLOCK_N, BLOCK_M], gl.float32, layout)
         has_next = tile + step < num_tiles
         for turn in range(TURNS):
             first = turn * SLOTS
             # What the turn requests from its second round on: the next turn's rounds, or the next tile's.
             if turn + 1 < TURNS:
                 next_first = first + SLOTS
-                later = _advance(spots, SLOTS * STEP, GROUP == UNIT, SLOTS * PARTS)
+                later = _advance(spots, SLOTS * PARTS, WIDTH, _scale_stride(UNIT, GROUP))
             else:
                 next_first = 0
                 later = _find(sources, places, tile + step, num_channels, K, CHANNELS, UNIT, GROUP, SHARING)
@@ -398,8 +449,9 @@ def bytes_kernel(
                 if j % STEPS == 0:
                     async_copy.wait_group(STAGES - 2)
                 code_slot, scale_slot = slots[j]
-                packed = code_slot.load(first_layout)  # type: ignore[var-annotated]
-                scale = scale_slot.permute((1, 0)).load(scale_layout)
+                if not IS_SMALL:
+                    packed = code_slot.load(first_layout)  # type: ignore[var-annotated]
+                    scale = scale_slot.permute((1, 0)).load(scale_layout)
                 x_slot = x_slots.index(first + j) if IS_SINGLE else x_slots[j]
                 values = x_slot.permute((0, 2, 1)).load(second_layout)
                 # Into a slot of the round before, which all warps have read.
@@ -408,7 +460,7 @@ def bytes_kernel(
                     if not IS_SINGLE:
                         _copy_x(x, x_places, first + EARLY + j, True, x_slots[EARLY + j], K, STEP, IS_WHOLE)
                 else:
-                    slot = slots[j - STEPS]
+                    slot = slots[j - STEPS]  # type: ignore[var-annotated]
                     _request(later, places, next_first, j - STEPS, is_there, slot, K, UNIT, GROUP, IS_WHOLE)
                     if not IS_SINGLE:
                         _copy_x(x, x_places, next_first + j - STEPS, is_there, x_slots[j - STEPS], K, STEP, IS_WHOLE)
@@ -418,8 +470,13 @@ def bytes_kernel(
                     values *= X_FACTOR
                 if IS_SINGLE:
                     values = gl.broadcast(values, gl.zeros([PARTS, UNIT, BLOCK_M], dtype, second_layout))[0]
-                products = mma_v2(move_bytes(packed, dtype), values, gl.zeros_like(total))
-                total += scale[:, :, None] * products
+                if IS_SMALL:
+                    total = multiply_groups(total, code_slot, scale_slot, values, form)
+                else:
+                    products = mma_v2(move_bytes(packed, dtype), values, gl.zeros_like(total))
+                    total += scale[:, :, None] * products  # type: ignore[has-type]
             spots = later
+        if IS_SMALL:
+            total = add_groups(total)
         result = add_slices(total * SUM_FACTOR, BLOCK_N // CHANNELS, CHANNELS, BLOCK_M)
         store_outputs(result, None, bias, out, tile * CHANNELS, num_rows, num_channels, ACTIVATION)

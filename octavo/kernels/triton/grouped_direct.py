@@ -10,7 +10,6 @@ warp's own float32 sums, times the group's scale; the warps' sums are added at t
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -18,9 +17,9 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.deferred_norm import DeferredNorm
-from octavo.kernels.grouped import ZERO_STEP, GroupedTensors
+from octavo.kernels.grouped import GroupedTensors
 from octavo.kernels.triton.gluon_names import copy_async
-from octavo.kernels.triton.grouped_unpack import UNIT_SCALE, unpack_terms, unpack_units
+from octavo.kernels.triton.grouped_unpack import unpack_terms, unpack_units
 from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.linear_stream import apply_gate
 from octavo.kernels.triton.stream_norm import load_factors, norm_arguments, normed_parts, round_columns
@@ -68,7 +67,7 @@ class DirectTile:
 
 
 def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> DirectTile | None:
-    """The tile for a GEMM with a weight of 4 bits that :func:`has_terms` takes, or None if another kernel is faster.
+    """The tile for a GEMM with a weight of 4 bits and :data:`.grouped_terms.WIDE` terms, or None if another is faster.
 
     Tuned on an H100, all linear layers of a layer one after another.
     """
@@ -87,25 +86,6 @@ def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> DirectTi
     return DirectTile(16, 4, 4, 4 * num_sms)
 
 
-def has_terms(weight: GroupedTensors) -> bool:
-    """Whether a weight consists of integers in groups of a multiple of 128 inputs, which :func:`make_terms` takes."""
-    is_integer = weight.codes.dtype is torch.uint8 and not weight.is_float4 and weight.minimums is None
-    return is_integer and weight.group % UNIT == 0 and weight.codes.data_ptr() % 16 == 0
-
-
-def make_terms(weight: GroupedTensors) -> torch.Tensor:
-    """Scales and zeros of groups as the kernel reads them: ``[out / 8, groups, 8]`` int32.
-
-    The lowest byte is the zero as :class:`GroupedTensors` has it, the rest the upper 24 bits of a float32, which have
-    every scale of 16 bits.
-    """
-    scales = ((weight.scales * UNIT_SCALE).view(torch.int32) + 0x80) & -0x100
-    middle = weight.middle if weight.bits == 8 else round(weight.middle / ZERO_STEP)
-    terms = scales | (middle if weight.zeros is None else weight.zeros.int())
-    terms = F.pad(terms, (0, 0, 0, -len(terms) % 8))
-    return terms.unflatten(0, (-1, 8)).transpose(1, 2).contiguous()
-
-
 def direct_grouped(
     x: torch.Tensor,
     weight: GroupedTensors,
@@ -121,8 +101,8 @@ def direct_grouped(
 
     Args:
         x: ``[M, K]``, bfloat16 or float16; rows contiguous, row stride a multiple of 8, aligned to 16 bytes.
-        weight: ``[N, K]`` of 4 bits, as :func:`has_terms` takes it; a kernel is compiled for each K.
-        terms: of :func:`make_terms`.
+        weight: ``[N, K]`` of 4 bits; a kernel is compiled for each K.
+        terms: its :data:`.grouped_terms.WIDE` ones.
         out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous.
         activation: "none", "silu" or "gelu_tanh".
         norm: of ``x``: a single row that stays in shared memory (see :func:`place_inputs`), settled by this, or of the

@@ -1,18 +1,17 @@
-"""Warp-specialised GEMMs with INT4 or INT8 weights for Hopper: a producer warp loads, warpgroups unpack and multiply.
+"""Warp-specialised GEMMs with packed weights for Hopper: a producer warp loads, warpgroups unpack and multiply.
 
 The steps of all tiles, one after another, are divided evenly among programs (stream-K), and the ring runs on from one
 tile to the next. A tile that several programs share is added up in the order of its parts by the program that arrives
 last. The producer fills its ring with codes before it waits for the kernel that computes ``x``. Each warpgroup has 64
 of a tile's weight rows: it unpacks half of the 128 inputs of a step in registers while the tensor cores multiply the
-half before. With few rows it multiplies the sums of a group by its scale, with many the weights themselves, so that
-sums stay in the tensor cores. Codes of 8 bits are loaded in pairs, of which a thread's MMA wants every fourth.
+half before (:mod:`.grouped_hopper_operands`). With few rows it multiplies the sums of a group by its scale, with many,
+and with groups of less than a step, the weights themselves, so that sums stay in the tensor cores.
 """
 
 import functools
 from typing import Any
 
 import torch
-import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -26,15 +25,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.kernels.grouped import GroupedTensors
 from octavo.kernels.triton.gluon_names import barrier, load_async
+from octavo.kernels.triton.grouped_hopper_operands import has_halves, load_codes, load_terms, sum_scale, unpack_values
 from octavo.kernels.triton.grouped_hopper_tiles import BLOCK, STEP, HopperTile
-from octavo.kernels.triton.grouped_unpack import (
-    FOLDED_SCALE,
-    factor_pair,
-    fold_terms,
-    unpack_half,
-    unpack_pairs,
-    unpack_terms,
-)
+from octavo.kernels.triton.grouped_terms import TermKind
 from octavo.kernels.triton.hopper_tiles import partial_places, tile_descriptor
 from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.linear_stream import apply_gate
@@ -53,6 +46,7 @@ def hopper_grouped(
     x: torch.Tensor,
     weight: GroupedTensors,
     terms: torch.Tensor,
+    kind: TermKind,
     bias: torch.Tensor | None,
     out: torch.Tensor,
     activation: str,
@@ -63,9 +57,8 @@ def hopper_grouped(
 
     Args:
         x: ``[M, K]``, bfloat16 or float16; rows contiguous, row stride a multiple of 8, aligned to 16 bytes.
-        weight: ``[N, K]``, as :func:`octavo.kernels.triton.grouped_direct.has_terms` takes it; with an activation,
-            one that :func:`gates` takes.
-        terms: of :func:`octavo.kernels.triton.grouped_direct.make_terms`.
+        weight: ``[N, K]``; with an activation, one that :func:`gates` takes. Rows of 4-bit floats are bfloat16.
+        terms: of :func:`octavo.kernels.triton.grouped_terms.make_terms`, of this ``kind``.
         out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous.
         activation: "none", "silu" or "gelu_tanh".
         space: at least of :func:`.grouped_hopper_tiles.workspace_size`; launches of one stream may share it.
@@ -78,7 +71,7 @@ def hopper_grouped(
     hopper_grouped_kernel[(tile.num_programs,)](
         tile_descriptor(x, (tile.num_rows, STEP // 2)),
         _part_descriptor(weight.codes.view(_CODE_WORDS[weight.bits]), factors, BLOCK, STEP * weight.bits // 8),
-        _part_descriptor(terms.flatten(1), factors, BLOCK // 8, 32),
+        _part_descriptor(terms.flatten(1), factors, BLOCK // 8, 32 * terms.shape[3]),
         bias,
         out,
         space.partials,
@@ -89,10 +82,10 @@ def hopper_grouped(
         num_tiles,
         weight_tiles,
         BITS=weight.bits,
-        GROUP_STEPS=weight.group // STEP,
+        GROUP=weight.group,
+        SCALING=_scaling(weight, kind, tile, x.dtype),
         GROUPS=tile.num_groups,
         STAGES=tile.num_stages,
-        SCALING=_scaling(weight, x.dtype) if tile.is_scaled else "sums",
         ACTIVATION=activation,
         num_warps=4,
         **options,
@@ -100,8 +93,12 @@ def hopper_grouped(
     )
 
 
-def _scaling(weight: GroupedTensors, dtype: torch.dtype) -> str:
-    """Whether scales multiply values, or codes in the same instruction as takes off their zero, which rounds once."""
+def _scaling(weight: GroupedTensors, kind: TermKind, tile: HopperTile, dtype: torch.dtype) -> str:
+    """What scales multiply; codes only where the same instruction takes off their zero and rounds once."""
+    if kind != "wide":
+        return "powers" if kind == "powers" else "offsets"
+    if not tile.is_scaled:
+        return "sums"
     return "codes" if weight.zeros is None and dtype is torch.bfloat16 else "values"
 
 
@@ -116,47 +113,7 @@ def _part_descriptor(values: torch.Tensor, factors: int, rows: int, row_bytes: i
 
 @functools.cache
 def _part_layout(itemsize: int, row_bytes: int) -> gl.NVMMASharedLayout:
-    return gl.NVMMASharedLayout(row_bytes, 8 * itemsize, rank=3)
-
-
-@triton.constexpr_function
-def _code_layout(bits):
-    """How a warpgroup's threads hold a block's codes: those that their MMA wants together.
-
-    Words of both halves ``[64, 16]``, or pairs of bytes of one half ``[64, 32]``.
-    """
-    if bits == 4:
-        registers, lanes, columns = [[0, 1], [0, 2], [8, 0]], [[0, 4], [0, 8]], 16
-    else:
-        registers, lanes, columns = [[0, 4], [0, 8], [0, 16], [8, 0]], [[0, 1], [0, 2]], 32
-    lanes = lanes + [[1, 0], [2, 0], [4, 0]]
-    return gl.DistributedLinearLayout(registers, lanes, [[16, 0], [32, 0]], [], [BLOCK, columns])
-
-
-@triton.constexpr_function
-def _slot_layout(bits, factors):
-    """The same of codes as they lie in the ring, ``[factors, 64 / factors, n]``: a thread has rows of both factors."""
-    if factors == 1:
-        second, warps = [0, 8, 0], [[0, 16, 0], [0, 32, 0]]
-    else:
-        second, warps = [1, 0, 0], [[0, 8, 0], [0, 16, 0]]
-    if bits == 4:
-        registers, lanes, columns = [[0, 0, 1], [0, 0, 2]], [[0, 0, 4], [0, 0, 8]], 16
-    else:
-        registers, lanes, columns = [[0, 0, 4], [0, 0, 8], [0, 0, 16], [0, 0, 32]], [[0, 0, 1], [0, 0, 2]], 64
-    lanes = lanes + [[0, 1, 0], [0, 2, 0], [0, 4, 0]]
-    return gl.DistributedLinearLayout(registers + [second], lanes, warps, [], [factors, BLOCK // factors, columns])
-
-
-@triton.constexpr_function
-def _term_slot_layout(factors):
-    """Likewise for terms, ``[factors, 8 / factors, 8]``."""
-    if factors == 1:
-        second, warps = [0, 1, 0], [[0, 2, 0], [0, 4, 0]]
-    else:
-        second, warps = [1, 0, 0], [[0, 1, 0], [0, 2, 0]]
-    lanes = [[0, 0, 0], [0, 0, 0], [0, 0, 1], [0, 0, 2], [0, 0, 4]]
-    return gl.DistributedLinearLayout([second], lanes, warps, [], [factors, 8 // factors, 8])
+    return gl.NVMMASharedLayout(min(row_bytes, 128), 8 * itemsize, rank=3)
 
 
 @gluon.jit
@@ -185,8 +142,9 @@ def _place(tile, sizes):
 
 
 @gluon.jit
-def _load_weights(descs, rings, step, stage, sizes, GROUP_STEPS: gl.constexpr):
+def _load_weights(descs, rings, step, stage, sizes, form: gl.constexpr):
     """Producer: request a step's codes and terms."""
+    TERM_STEPS: gl.constexpr = max(form[1] // 128, 1)
     _, code_desc, term_desc = descs
     _, code_ring, term_ring, full, _ = rings
     num_steps = sizes[1]
@@ -199,7 +157,7 @@ def _load_weights(descs, rings, step, stage, sizes, GROUP_STEPS: gl.constexpr):
         slot = stage * groups + group
         spot = [0, (first + group) * code_rows, own * code_desc.block_shape[2]]
         load_async(code_desc, spot, full.index(stage), code_ring.index(slot))
-        spot = [0, (first + group) * term_rows, own // GROUP_STEPS * 8]
+        spot = [0, (first + group) * term_rows, own // TERM_STEPS * term_desc.block_shape[2]]
         load_async(term_desc, spot, full.index(stage), term_ring.index(slot))
 
 
@@ -226,7 +184,7 @@ def _load_x(descs, rings, step, stage, sizes):
 
 
 @gluon.jit
-def _produce(descs, rings, sizes, GROUP_STEPS: gl.constexpr, PDL: gl.constexpr):
+def _produce(descs, rings, sizes, form: gl.constexpr, PDL: gl.constexpr):
     """Producer warp: keep the rings full; the first codes are requested before the wait for earlier kernels."""
     x_desc, code_desc, term_desc = descs
     _, code_ring, _, full, empty = rings
@@ -238,7 +196,7 @@ def _produce(descs, rings, sizes, GROUP_STEPS: gl.constexpr, PDL: gl.constexpr):
     num_early = gl.minimum(last - first, STAGES)
     for i in range(num_early):
         mbarrier.expect(full.index(i), num_bytes)
-        _load_weights(descs, rings, first + i, i, sizes, GROUP_STEPS)
+        _load_weights(descs, rings, first + i, i, sizes, form)
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
@@ -248,61 +206,12 @@ def _produce(descs, rings, sizes, GROUP_STEPS: gl.constexpr, PDL: gl.constexpr):
         stage = i % STAGES
         mbarrier.wait(empty.index(stage), (i // STAGES & 1) ^ 1)
         mbarrier.expect(full.index(stage), num_bytes)
-        _load_weights(descs, rings, first + i, stage, sizes, GROUP_STEPS)
+        _load_weights(descs, rings, first + i, stage, sizes, form)
         _load_x(descs, rings, first + i, stage, sizes)
 
 
 @gluon.jit
-def _load_terms(rings, slot, SCALING: gl.constexpr, BITS: gl.constexpr):
-    """The scales, or factors of codes, and the zeros ``[64]`` of a block's rows."""
-    x_ring, code_ring, term_ring, _, _ = rings
-    factors: gl.constexpr = code_ring.shape[1]
-    dtype: gl.constexpr = x_ring.dtype
-    terms = term_ring.index(slot).load(_term_slot_layout(factors))
-    if factors == 2:
-        terms = terms.permute((1, 0, 2))
-    terms = gl.convert_layout(terms.reshape((64,)), gl.SliceLayout(1, _code_layout(BITS)), assert_trivial=True)
-    scale, zero = unpack_terms(terms, dtype, BITS)
-    if SCALING == "values":
-        scale = factor_pair(scale, dtype)
-    elif SCALING == "codes":
-        scale, zero = fold_terms(scale, zero)
-    return scale, zero
-
-
-@gluon.jit
-def _load_codes(rings, slot, HALF: gl.constexpr, BITS: gl.constexpr):
-    """A block's codes of one half of a step, or of 4 bits those of both, as :func:`_code_layout` places them."""
-    _, code_ring, _, _, _ = rings
-    factors: gl.constexpr = code_ring.shape[1]
-    columns: gl.constexpr = code_ring.shape[3]
-    codes = code_ring.index(slot).load(_slot_layout(BITS, factors))
-    if factors == 2:
-        codes = codes.reshape((2, 4, 8, columns)).permute((1, 0, 2, 3))
-    if BITS == 4:
-        codes = codes.reshape((64, columns))
-    else:
-        halves = codes.reshape((64, 2, columns // 2)).permute((0, 2, 1)).split()
-        codes = halves[HALF]
-    return gl.convert_layout(codes, _code_layout(BITS), assert_trivial=True)
-
-
-@gluon.jit
-def _unpack(codes, terms, HALF: gl.constexpr, SCALING: gl.constexpr, layout: gl.constexpr, dtype: gl.constexpr):
-    """Half of a block's values, ``[64, 64]``, as an operand in registers."""
-    factors, _ = gl.broadcast(terms[0][:, None], codes)
-    zeros, _ = gl.broadcast(terms[1][:, None], codes)
-    if codes.dtype == gl.int32:
-        values = unpack_half(codes, zeros, factors, HALF, SCALING, dtype)
-    else:
-        values = unpack_pairs(codes, zeros, factors, SCALING, dtype)
-    return gl.convert_layout(values, gl.DotOperandLayout(0, layout, 2), assert_trivial=True)
-
-
-@gluon.jit
-def _multiply(
-    state, rings, bounds, GROUP: gl.constexpr, SCALING: gl.constexpr, BITS: gl.constexpr, layout: gl.constexpr
-):
+def _multiply(state, rings, bounds, OWN: gl.constexpr, form: gl.constexpr, layout: gl.constexpr):
     """A warpgroup's sums of a tile, ``[64, rows]``, over the program's steps in ``bounds``.
 
     Args:
@@ -321,39 +230,43 @@ def _multiply(
         stage = i % STAGES
         x_low = x_ring.index(2 * stage).permute((1, 0))
         x_high = x_ring.index(2 * stage + 1).permute((1, 0))
-        if SCALING != "sums":
+        if form[2] != "sums":
             sums = warpgroup_mma(low, x_low, total, is_async=True)
         else:
             sums = warpgroup_mma(low, x_low, none, use_acc=False, is_async=True)
         # Unpack while the tensor cores multiply: the other half, then the next step's first, of this tile or the next.
-        if BITS == 8:
-            codes = _load_codes(rings, stage * groups + GROUP, 1, BITS)
-        high = _unpack(codes, terms, 1, SCALING, layout, dtype)
+        if has_halves(form[0], form[1]):
+            codes = load_codes(rings, stage * groups + OWN, 1, form)
+        high = unpack_values(codes, terms, 1, form, layout, dtype)
         sums = warpgroup_mma(high, x_high, sums, is_async=True)
-        scale = gl.convert_layout(terms[0], gl.SliceLayout(1, layout), assert_trivial=True)
+        if form[2] == "sums":
+            scale = gl.convert_layout(terms[0], gl.SliceLayout(1, layout), assert_trivial=True)
         following = gl.minimum(i + 1, num_own - 1)
         mbarrier.wait(full.index(following % STAGES), following // STAGES & 1)
-        codes = _load_codes(rings, following % STAGES * groups + GROUP, 0, BITS)
-        terms = _load_terms(rings, following % STAGES * groups + GROUP, SCALING, BITS)
+        codes = load_codes(rings, following % STAGES * groups + OWN, 0, form)
+        terms = load_terms(rings, following % STAGES * groups + OWN, form)
         sums, low = warpgroup_mma_wait(1, deps=[sums, low])
-        low = _unpack(codes, terms, 0, SCALING, layout, dtype)
+        low = unpack_values(codes, terms, 0, form, layout, dtype)
         sums, high = warpgroup_mma_wait(0, deps=[sums, high])
         mbarrier.arrive(empty.index(stage), count=1)
-        total = total + scale[:, None] * sums if SCALING == "sums" else sums
-    if SCALING == "codes":
-        total *= FOLDED_SCALE
+        if form[2] == "sums":
+            total += scale[:, None] * sums
+        else:
+            total = sums
+    SCALE: gl.constexpr = sum_scale(form[2])
+    if SCALE != 1:
+        total *= SCALE
     return (codes, terms, low), total
 
 
 @gluon.jit
 def _consume(
-    GROUP: gl.constexpr,
+    OWN: gl.constexpr,
     rings,
     outputs,
     sizes,
     GROUPS: gl.constexpr,
-    BITS: gl.constexpr,
-    SCALING: gl.constexpr,
+    form: gl.constexpr,
     ACTIVATION: gl.constexpr,
     PDL: gl.constexpr,
 ):
@@ -366,13 +279,13 @@ def _consume(
     if PDL:
         gdc_wait()
     mbarrier.wait(full.index(0), 0)
-    codes, terms = _load_codes(rings, GROUP, 0, BITS), _load_terms(rings, GROUP, SCALING, BITS)
-    state = codes, terms, _unpack(codes, terms, 0, SCALING, layout, dtype)
+    codes, terms = load_codes(rings, OWN, 0, form), load_terms(rings, OWN, form)
+    state = codes, terms, unpack_values(codes, terms, 0, form, layout, dtype)
     for tile in range(first // num_steps, (last - 1) // num_steps + 1):
         start = gl.maximum(first, tile * num_steps)
         end = gl.minimum(last, (tile + 1) * num_steps)
-        state, total = _multiply(state, rings, (start - first, end - first, last - first), GROUP, SCALING, BITS, layout)
-        _finish(total, outputs, sizes, tile, start, end, GROUP, GROUPS, ACTIVATION)
+        state, total = _multiply(state, rings, (start - first, end - first, last - first), OWN, form, layout)
+        _finish(total, outputs, sizes, tile, start, end, OWN, GROUPS, ACTIVATION)
 
 
 @gluon.jit
@@ -383,7 +296,7 @@ def _finish(
     tile,
     start,
     end,
-    GROUP: gl.constexpr,
+    OWN: gl.constexpr,
     GROUPS: gl.constexpr,
     ACTIVATION: gl.constexpr,
 ):
@@ -393,7 +306,7 @@ def _finish(
     rows: gl.constexpr = total.shape[1]
     size: gl.constexpr = 64 * rows
     layout: gl.constexpr = total.type.layout
-    spots = partials + GROUP * size + partial_places(rows, rows, layout)
+    spots = partials + OWN * size + partial_places(rows, rows, layout)
     # The programs that have a tile's first and last step: the last that begins at or before the step.
     num_programs, num_all = gl.num_programs(0), num_tiles * num_steps
     first_program = ((tile * num_steps + 1) * num_programs - 1) // num_all
@@ -406,7 +319,7 @@ def _finish(
         gl.store(spots + own * (GROUPS * size), total)
         # All threads' stores come before the arrival; the last program's loads come after it.
         barrier()
-        arrival = arrivals + tile * GROUPS + GROUP
+        arrival = arrivals + tile * GROUPS + OWN
         is_last = gl.atomic_add(arrival, 1, sem="acq_rel", scope="gpu") == last_program - first_program
         if is_last:
             gl.store(arrival, 0)
@@ -417,7 +330,7 @@ def _finish(
             for program in range(first_program + 1, last_program + 1):
                 total += gl.load(spots + 2 * program * (GROUPS * size), cache_modifier=".cg")
         weight_tile, row_tile = _place(tile, sizes)
-        block = weight_tile * GROUPS + GROUP
+        block = weight_tile * GROUPS + OWN
         _write(total, bias, out, block, row_tile * rows, num_rows, num_channels, ACTIVATION)
 
 
@@ -447,7 +360,7 @@ def _write(total, bias, out, block, row, num_rows, num_channels, ACTIVATION: gl.
 def hopper_grouped_kernel(
     x_desc,  # [M, K], blocks of half a step
     code_desc,  # [factors, N / factors, K / 8], blocks of a step
-    term_desc,  # [factors, N / 8 / factors, 8 groups], blocks of a group
+    term_desc,  # [factors, N / 8 / factors, 8 rows x words of all steps], blocks of a step
     bias,  # [N]
     out,  # [M, N], or with an activation [M, N / 2]
     partials,
@@ -458,14 +371,21 @@ def hopper_grouped_kernel(
     num_tiles,
     weight_tiles,
     BITS: gl.constexpr,
-    GROUP_STEPS: gl.constexpr,
+    GROUP: gl.constexpr,
+    SCALING: gl.constexpr,
     GROUPS: gl.constexpr,
     STAGES: gl.constexpr,
-    SCALING: gl.constexpr,
     ACTIVATION: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    """Grid (programs)."""
+    """Grid (programs).
+
+    Args:
+        GROUP: inputs that share a scale.
+        SCALING: what scales multiply; see :mod:`.grouped_hopper_operands`.
+        GROUPS: warpgroups that multiply.
+    """
+    form: gl.constexpr = (BITS, GROUP, SCALING)
     slots: gl.constexpr = STAGES * GROUPS
     x_ring = gl.allocate_shared_memory(x_desc.dtype, [2 * STAGES] + x_desc.block_shape, x_desc.layout)
     code_ring = gl.allocate_shared_memory(code_desc.dtype, [slots] + code_desc.block_shape, code_desc.layout)
@@ -483,8 +403,8 @@ def hopper_grouped_kernel(
     if GROUPS == 1:
         gl.warp_specialize(
             [
-                (_consume, (0, rings, outputs, sizes, GROUPS, BITS, SCALING, ACTIVATION, PDL)),
-                (_produce, (descs, rings, sizes, GROUP_STEPS, PDL)),
+                (_consume, (0, rings, outputs, sizes, GROUPS, form, ACTIVATION, PDL)),
+                (_produce, (descs, rings, sizes, form, PDL)),
             ],
             [1],
             [24],
@@ -492,9 +412,9 @@ def hopper_grouped_kernel(
     elif GROUPS == 2:
         gl.warp_specialize(
             [
-                (_consume, (0, rings, outputs, sizes, GROUPS, BITS, SCALING, ACTIVATION, PDL)),
-                (_consume, (1, rings, outputs, sizes, GROUPS, BITS, SCALING, ACTIVATION, PDL)),
-                (_produce, (descs, rings, sizes, GROUP_STEPS, PDL)),
+                (_consume, (0, rings, outputs, sizes, GROUPS, form, ACTIVATION, PDL)),
+                (_consume, (1, rings, outputs, sizes, GROUPS, form, ACTIVATION, PDL)),
+                (_produce, (descs, rings, sizes, form, PDL)),
             ],
             [4, 1],
             [240, 24],
@@ -502,10 +422,10 @@ def hopper_grouped_kernel(
     else:
         gl.warp_specialize(
             [
-                (_consume, (0, rings, outputs, sizes, GROUPS, BITS, SCALING, ACTIVATION, PDL)),
-                (_consume, (1, rings, outputs, sizes, GROUPS, BITS, SCALING, ACTIVATION, PDL)),
-                (_consume, (2, rings, outputs, sizes, GROUPS, BITS, SCALING, ACTIVATION, PDL)),
-                (_produce, (descs, rings, sizes, GROUP_STEPS, PDL)),
+                (_consume, (0, rings, outputs, sizes, GROUPS, form, ACTIVATION, PDL)),
+                (_consume, (1, rings, outputs, sizes, GROUPS, form, ACTIVATION, PDL)),
+                (_consume, (2, rings, outputs, sizes, GROUPS, form, ACTIVATION, PDL)),
+                (_produce, (descs, rings, sizes, form, PDL)),
             ],
             [4, 4, 1],
             [160, 160, 24],

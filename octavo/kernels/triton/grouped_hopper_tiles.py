@@ -45,7 +45,7 @@ def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> HopperTi
     """The tile for a GEMM, or None if another way is faster; tuned on an H200.
 
     Args:
-        weight: as :func:`octavo.kernels.triton.grouped_direct.has_terms` takes it.
+        weight: one that has terms; see :func:`octavo.kernels.triton.grouped_terms.kind_of`.
     """
     if not 0 < num_rows <= MAX_ROWS:
         return None
@@ -60,9 +60,10 @@ def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> HopperTi
         num_groups, num_stages, num_slots = 1, 6, 2 * num_sms
     else:
         num_groups, num_stages = 2, 6 if rows == 64 else 4
-    if weight.bits == 8:
-        stage_bytes = num_groups * BLOCK * (STEP + 4) + rows * STEP * 2
-        num_stages = min(_RING_BYTES * num_sms // num_slots // stage_bytes, 6)
+    row_bytes = STEP * weight.bits // 8 + 4 * max(STEP // weight.group, 1)
+    stage_bytes = num_groups * BLOCK * row_bytes + rows * STEP * 2
+    most = 6 if weight.bits == 8 else num_stages
+    num_stages = min(_RING_BYTES * num_sms // num_slots // stage_bytes, most)
     num_tiles = -(-num_channels // (num_groups * BLOCK)) * row_tiles
     num_programs = _choose_programs(num_tiles, num_steps, num_slots)
     return HopperTile(num_groups, rows, num_stages, num_programs, is_scaled=rows > 64)

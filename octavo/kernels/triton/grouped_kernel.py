@@ -22,7 +22,7 @@ def grouped_kernel(
     codes,
     scales,
     zeros,
-    minimums,
+    offsets,
     bias,
     y,
     partials,
@@ -47,7 +47,7 @@ def grouped_kernel(
 
     Args:
         x: ``[num_rows, num_features]``, rows ``x_stride`` apart.
-        codes, scales, zeros, minimums: see :class:`octavo.kernels.grouped.GroupedTensors`.
+        codes, scales, zeros, offsets: see :class:`octavo.kernels.grouped.GroupedTensors`.
         bias: one value per channel, or None.
         y: ``[num_rows, num_channels]``.
         partials: float32 ``[num_parts, num_rows, channels padded to whole tiles]`` if ``SPLIT``.
@@ -74,14 +74,14 @@ def grouped_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     if SPLIT:
         total = _multiply(
-            x_rows, code_rows, scales, zeros, minimums, rows * num_groups, is_row, part, num_parts, num_units,
+            x_rows, code_rows, scales, zeros, offsets, rows * num_groups, is_row, part, num_parts, num_units,
             BITS, IS_FLOAT, MIDDLE, UNIT, GROUP_UNITS, BLOCK_M, BLOCK_N, STAGES,
         )  # fmt: skip
     else:
         total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
         for each in range(num_parts):
             total += _multiply(
-                x_rows, code_rows, scales, zeros, minimums, rows * num_groups, is_row, each, num_parts, num_units,
+                x_rows, code_rows, scales, zeros, offsets, rows * num_groups, is_row, each, num_parts, num_units,
                 BITS, IS_FLOAT, MIDDLE, UNIT, GROUP_UNITS, BLOCK_M, BLOCK_N, STAGES,
             )  # fmt: skip
     is_last = part >= 0
@@ -110,7 +110,7 @@ def _multiply(
     code_rows,
     scales,
     zeros,
-    minimums,
+    offsets,
     group_rows,
     is_row,
     part,
@@ -150,12 +150,12 @@ def _multiply(
             product = tl.dot((packed.to(tl.int16) - zero[:, None]).to(dtype), x_low.T)
         else:
             product = tl.dot(packed.to(dtype), x_low.T)
-        if minimums is not None:  # times the sum of the inputs
+        if offsets is not None:  # times the sum of the inputs
             ones = tl.full((BLOCK_N, WIDTH), 1.0, dtype)
             sums = tl.dot(ones, x_low.T)
             if BITS == 4:
                 sums = tl.dot(ones, x_high.T, sums)
-            total += tl.load(minimums + spots).to(tl.float32)[:, None] * sums
+            total += tl.load(offsets + spots).to(tl.float32)[:, None] * sums
         total += scale[:, None] * product
     return total
 
@@ -195,7 +195,8 @@ def dequantize_kernel(
     codes,
     scales,
     zeros,
-    minimums,
+    offsets,
+    index,  # the channels, int64; None for those in order
     values,
     num_channels,
     num_features,
@@ -207,22 +208,26 @@ def dequantize_kernel(
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """A program writes a unit of inputs of some channels; grid (units, channel tiles)."""
+    """A program writes a unit of inputs of some channels, ``[num_channels, in]``; grid (units, channel tiles)."""
     unit = tl.program_id(0)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     is_channel = n < num_channels
-    rows = n.to(tl.int64)
+    places = n.to(tl.int64)
+    rows = places
+    if index is not None:
+        _wait(PDL)
+        rows = tl.load(index + n, is_channel, other=0)
     spots = rows * (num_features // UNIT // GROUP_UNITS) + unit // GROUP_UNITS
     scale = _scale(tl.load(scales + spots, is_channel), BITS, IS_FLOAT)[:, None]
     zero = tl.full((BLOCK_N,), MIDDLE, tl.int16)
     if zeros is not None:
         zero = tl.load(zeros + spots, is_channel).to(tl.int16)
-    minimum = tl.zeros((BLOCK_N,), tl.float32)
-    if minimums is not None:
-        minimum = tl.load(minimums + spots, is_channel).to(tl.float32)
-    zero, minimum = zero[:, None], minimum[:, None]
+    offset = tl.zeros((BLOCK_N,), tl.float32)
+    if offsets is not None:
+        offset = tl.load(offsets + spots, is_channel).to(tl.float32)
+    zero, offset = zero[:, None], offset[:, None]
     dtype: tl.constexpr = values.dtype.element_ty
-    places = values + (rows * num_features)[:, None] + unit * UNIT
+    spots_y = values + (places * num_features)[:, None] + unit * UNIT
     if BITS == 4:
         # Of the 8 neighbours that a thread stores at once, each word has two, and as many of the other half.
         HALF: tl.constexpr = UNIT // 2
@@ -236,19 +241,21 @@ def dequantize_kernel(
         third, fourth = _pair(words + 2 * WORDS, pair, mask), _pair(words + 3 * WORDS, pair, mask)
         both = tl.join(tl.join(first, third), tl.join(second, fourth)).reshape(BLOCK_N, HALF // 2)
         packed = tl.join(both & 255, both >> 16).reshape(BLOCK_N, HALF)
-        low = _numbers(packed & 15, zero, IS_FLOAT).to(tl.float32) * scale + minimum
-        high = _numbers(packed >> 4, zero, IS_FLOAT).to(tl.float32) * scale + minimum
-        places += tl.arange(0, HALF)[None, :]
-        _wait(PDL)
-        tl.store(places, low.to(dtype), mask)
-        tl.store(places + HALF, high.to(dtype), mask)
+        low = _numbers(packed & 15, zero, IS_FLOAT).to(tl.float32) * scale + offset
+        high = _numbers(packed >> 4, zero, IS_FLOAT).to(tl.float32) * scale + offset
+        spots_y += tl.arange(0, HALF)[None, :]
+        if index is None:
+            _wait(PDL)
+        tl.store(spots_y, low.to(dtype), mask)
+        tl.store(spots_y + HALF, high.to(dtype), mask)
     else:
         columns = tl.arange(0, UNIT)[None, :]
         mask = is_channel[:, None] & (columns >= 0)
         packed = tl.load(codes + (rows * num_features)[:, None] + unit * UNIT + columns, mask)
-        found = (packed.to(tl.float32) - zero.to(tl.float32)) * scale + minimum
-        _wait(PDL)
-        tl.store(places + columns, found.to(dtype), mask)
+        found = (packed.to(tl.float32) - zero.to(tl.float32)) * scale + offset
+        if index is None:
+            _wait(PDL)
+        tl.store(spots_y + columns, found.to(dtype), mask)
 
 
 @triton.jit

@@ -52,7 +52,7 @@ def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> StreamTi
     Args:
         num_rows: rows of ``x``.
     """
-    is_read = weight.bits == 4 and weight.minimums is None and weight.codes.data_ptr() % 16 == 0
+    is_read = weight.bits == 4 and weight.offsets is None and weight.codes.data_ptr() % 16 == 0
     if not 0 < num_rows <= MAX_ROWS or not is_read:
         return None
     num_wide = -(-len(weight.codes) // 64)

@@ -64,27 +64,32 @@ _FLOAT4_HALF = gl.constexpr(_FLOAT4.format(one="0x74007400", shift=3, mask="0x0E
 UNIT_SCALE = 512.0
 """What sums of :func:`unpack_units` are to be multiplied by: it is the inverse of the step of its values."""
 
-_WORD = """
-shr.u32 next, {word}, 8;
-and.b32 part, {word}, 0x000F000F;
-fma.rn.{dtype} {outs[0]}, part, low, $10;
-and.b32 part, next, 0x000F000F;
-fma.rn.{dtype} {outs[1]}, part, low, $10;
-and.b32 part, {word}, 0x00F000F0;
-fma.rn.{dtype} {outs[2]}, part, high, $10;
-and.b32 part, next, 0x00F000F0;
-fma.rn.{dtype} {outs[3]}, part, high, $10;
+_HALVES = (("{word}", "0x000F000F"), ("next", "0x000F000F"), ("{word}", "0x00F000F0"), ("next", "0x00F000F0"))
+_WORD = "\nshr.u32 next, {word}, 8;\n" + "".join(
+    f"""and.b32 part, {source}, {mask};
+fma.rn.{{dtype}} {{outs[{place}]}}, part, {"low" if mask.endswith("F") else "high"}, {{zero}};
 """
+    for place, (source, mask) in enumerate(_HALVES)
+)
 """Four bytes to the values of their low and high halves, less their zero, in steps of :data:`UNIT_SCALE`'s inverse.
 
 A code in the low bits of 16 is a subnormal float, or one of the first normal ones, whose steps are the same.
 """
+_OFFSET_WORD = _WORD + "".join(
+    f"fma.rn.{{dtype}} {{outs[{place}]}}, {{outs[{place}]}}, {{term}}, {{offset}};\n" for place in range(4)
+)
+"""The same times a factor, plus an offset."""
 
 
 @triton.constexpr_function
 def _scaled(value, code, scaling, dtype, step, zero, factor):
-    """Instructions that make codes, as subnormal floats, values over :data:`UNIT_SCALE`, or those times a factor."""
-    line = f"fma.rn.{dtype} {value}, {code}, {step}, {zero};\n"
+    """Instructions that make codes, as subnormal floats, values over :data:`UNIT_SCALE`, or those times a factor.
+
+    With offsets, these are in the place of zeros, and those are the middle of the codes.
+    """
+    line = f"fma.rn.{dtype} {value}, {code}, {step}, {'middle' if scaling == 'offsets' else zero};\n"
+    if scaling == "offsets":
+        line += f"fma.rn.{dtype} {value}, {value}, {factor}, {zero};\n"
     return line + (f"mul.rn.{dtype} {value}, {value}, {factor};\n" if scaling == "values" else "")
 
 
@@ -116,31 +121,45 @@ def _pair_of_bytes(scaling, is_wide):
     dtype = "bf16x2" if is_wide else "f16x2"
     step = "$4" if scaling == "codes" else "step"
     lines = f"""
-    .reg .b32 pair, step;
+    .reg .b32 pair, step, middle;
     mov.b32 step, {"0x7D807D80" if is_wide else "0x78007800"};
+    mov.b32 middle, {"0xBE80BE80" if is_wide else "0xB400B400"};
     cvt.u32.u16 pair, $2;
     prmt.b32 pair, pair, 0, 0x4140;
     """
     return "{" + lines + _scaled("pair", "pair", scaling, dtype, step, "$3", "$4") + "mov.b32 {$0, $1}, pair;}"
 
 
-_FLOAT_PLACES = (("{word}", "0x000F000F"), ("next", "0x000F000F"), ("{word}", "0x00F000F0"), ("next", "0x00F000F0"))
 _FLOAT_WORD = "\nshr.u32 next, {word}, 8;\n" + "".join(
     f"""and.b32 part, {source}, {mask};
 mul.lo.u32 part, part, {"0x1040" if mask.endswith("F") else "0x104"};
 and.b32 part, part, 0x81C081C0;
-mul.rn.{{dtype}} {{outs[{place}]}}, part, $10;
+mul.rn.{{dtype}} {{outs[{place}]}}, part, {{term}};
 """
-    for place, (source, mask) in enumerate(_FLOAT_PLACES)
+    for place, (source, mask) in enumerate(_HALVES)
 )
 """Likewise for floats, times a factor: a product puts the code in two places, of which one has its sign, and the other
 its exponent and fraction, where bfloat16 has them."""
 
 
-def _two_words(instructions: str, dtype: str, low: str = "0", high: str = "0") -> str:
-    first = instructions.format(dtype=dtype, word="$8", outs=("$0", "$1", "$4", "$5"))
-    second = instructions.format(dtype=dtype, word="$9", outs=("$2", "$3", "$6", "$7"))
-    return f"{{.reg .b32 next, part, low, high;\nmov.b32 low, {low};\nmov.b32 high, {high};{first}{second}}}"
+def _two_words(instructions: str, dtype: str, low: str = "0", high: str = "0", zero: str = "") -> gl.constexpr:
+    """Instructions for two words (``$8``, ``$9``), their terms (``$10``, ``$11``) and offsets (``$12``, ``$13``).
+
+    Args:
+        zero: what is added to codes; empty for the terms.
+    """
+    text = f"{{.reg .b32 next, part, low, high, zero;\nmov.b32 low, {low};\nmov.b32 high, {high};\n"
+    text += f"mov.b32 zero, {zero};\n" if zero else ""
+    for word, outs in enumerate(((0, 1, 4, 5), (2, 3, 6, 7))):
+        text += instructions.format(
+            dtype=dtype,
+            word=f"${8 + word}",
+            term=f"${10 + word}",
+            offset=f"${12 + word}",
+            zero="zero" if zero else f"${10 + word}",
+            outs=[f"${out}" for out in outs],
+        )
+    return gl.constexpr(text + "}")
 
 
 @triton.constexpr_function
@@ -157,11 +176,13 @@ def _terms_of(bits, is_wide):
     }}"""
 
 
-_UNITS_WIDE = gl.constexpr(_two_words(_WORD, "bf16x2", "0x7D807D80", "0x7B807B80"))
-_UNITS_HALF = gl.constexpr(_two_words(_WORD, "f16x2", "0x78007800", "0x68006800"))
+_UNITS_WIDE = _two_words(_WORD, "bf16x2", "0x7D807D80", "0x7B807B80")
+_UNITS_HALF = _two_words(_WORD, "f16x2", "0x78007800", "0x68006800")
+_OFFSETS_WIDE = _two_words(_OFFSET_WORD, "bf16x2", "0x7D807D80", "0x7B807B80", zero="0xBC80BC80")
+_OFFSETS_HALF = _two_words(_OFFSET_WORD, "f16x2", "0x78007800", "0x68006800", zero="0xA400A400")
 FLOAT_SCALE = 2.0**32
 """What sums of scaled 4-bit floats are to be multiplied by, so that bfloat16 has all factors."""
-_FLOATS_WIDE = gl.constexpr(_two_words(_FLOAT_WORD, "bf16x2"))
+_FLOATS_WIDE = _two_words(_FLOAT_WORD, "bf16x2")
 
 
 @gluon.jit
@@ -261,31 +282,96 @@ def integer_pair(eighths, dtype: gl.constexpr):
     return pairs
 
 
+@triton.constexpr_function
+def _pair_of_powers(half):
+    """Two of the four exponents in a word as :func:`float_pair` makes them: a byte in both halves of 16 bits first."""
+    lines = "".join(
+        f"prmt.b32 ${i}, $2, 0, 0x4{2 * half + i}4{2 * half + i}; mad.lo.u32 ${i}, ${i}, 128, 0x2F002F00;"
+        for i in (0, 1)
+    )
+    return "{" + lines + "}"
+
+
 @gluon.jit
-def unpack_words(words, pairs, FORM: gl.constexpr, dtype: gl.constexpr):
+def power_pairs(words, HALF: gl.constexpr, dtype: gl.constexpr):
+    """Words of four exponents → two tensors of :func:`float_pair`, of the first or the last two."""
+    gl.static_assert(dtype == gl.bfloat16)
+    assembly: gl.constexpr = _pair_of_powers(HALF)
+    return gl.inline_asm_elementwise(assembly, "=&r,=&r,r", [words], dtype=(gl.int32, gl.int32), is_pure=False, pack=1)
+
+
+_OFFSET_PAIRS_WIDE = gl.constexpr("""{
+.reg .f16 scale, offset;
+.reg .f32 wide;
+mov.b32 {scale, offset}, $2;
+cvt.f32.f16 wide, scale;
+cvt.rn.bf16x2.f32 $0, wide, wide;
+cvt.f32.f16 wide, offset;
+cvt.rn.bf16x2.f32 $1, wide, wide;
+}""")
+_OFFSET_PAIRS_HALF = gl.constexpr("prmt.b32 $0, $2, 0, 0x1010; prmt.b32 $1, $2, 0, 0x3232;")
+
+
+@gluon.jit
+def offset_pairs(words, dtype: gl.constexpr):
+    """Words of a scale and an offset, float16 → each of them twice, int32."""
+    assembly: gl.constexpr = _OFFSET_PAIRS_WIDE if dtype == gl.bfloat16 else _OFFSET_PAIRS_HALF
+    return gl.inline_asm_elementwise(assembly, "=&r,=&r,r", [words], dtype=(gl.int32, gl.int32), is_pure=False, pack=1)
+
+
+@gluon.jit
+def widen_pairs(words):
+    """Words of a scale and an offset, float16 → both in float32."""
+    return gl.inline_asm_elementwise(
+        "{.reg .f16 low, high; mov.b32 {low, high}, $2; cvt.f32.f16 $0, low; cvt.f32.f16 $1, high;}",
+        "=f,=f,r",
+        [words],
+        dtype=(gl.float32, gl.float32),
+        is_pure=True,
+        pack=1,
+    )
+
+
+@gluon.jit
+def unpack_words(words, pairs, offsets, FORM: gl.constexpr, dtype: gl.constexpr):
     """Words of eight codes → eight tensors of values, of which a thread's two neighbours are those of one word.
 
     A word's codes are in the order of :func:`octavo.kernels.grouped.byte_order`. Of two words, the low halves of the
     first one's even and odd bytes come first, then those of the second; then the high halves likewise.
 
     Args:
-        pairs: of :func:`integer_pair` or :func:`float_pair`, equal for the words of a thread.
-        FORM: ``int4`` or ``float4``.
+        pairs: of :func:`integer_pair`, :func:`float_pair` or :func:`offset_pairs`, for each word.
+        offsets: of :func:`offset_pairs`; otherwise None.
+        FORM: ``int4`` less zeros; ``float4``; or ``offset``: integers less 8, times scales, plus offsets.
 
     Returns:
-        Values over :data:`UNIT_SCALE`, or scaled values over :data:`FLOAT_SCALE`.
+        Values over :data:`UNIT_SCALE`; floats are scaled and over :data:`FLOAT_SCALE`. With offsets, scales make up
+        for it.
     """
-    integers: gl.constexpr = _UNITS_WIDE if dtype == gl.bfloat16 else _UNITS_HALF
-    assembly: gl.constexpr = integers if FORM == "int4" else _FLOATS_WIDE
-    one: gl.constexpr = gl.bfloat16 if dtype == gl.bfloat16 else gl.float16
-    return gl.inline_asm_elementwise(
-        assembly,
-        "=r,=r,=r,=r,=r,=r,=r,=r,r,r,r,r",
-        [words, pairs],
-        dtype=(one.value,) * 8,
-        is_pure=False,
-        pack=2,
-    )
+    is_wide: gl.constexpr = dtype == gl.bfloat16
+    one: gl.constexpr = gl.bfloat16 if is_wide else gl.float16
+    if FORM == "offset":
+        shifted: gl.constexpr = _OFFSETS_WIDE if is_wide else _OFFSETS_HALF
+        values = gl.inline_asm_elementwise(
+            shifted,
+            "=&r,=&r,=&r,=&r,=&r,=&r,=&r,=&r,r,r,r,r,r,r",
+            [words, pairs, offsets],
+            dtype=(one.value,) * 8,
+            is_pure=False,
+            pack=2,
+        )
+    else:
+        integers: gl.constexpr = _UNITS_WIDE if is_wide else _UNITS_HALF
+        assembly: gl.constexpr = integers if FORM == "int4" else _FLOATS_WIDE
+        values = gl.inline_asm_elementwise(
+            assembly,
+            "=r,=r,=r,=r,=r,=r,=r,=r,r,r,r,r",
+            [words, pairs],
+            dtype=(one.value,) * 8,
+            is_pure=False,
+            pack=2,
+        )
+    return values
 
 
 @gluon.jit
@@ -294,7 +380,7 @@ def unpack_units(words, zeros, dtype: gl.constexpr):
 
     A thread has the four words of a quarter, in their order. Values are multiples of ``1 / UNIT_SCALE``.
     """
-    a, b, c, d, e, f, g, h = unpack_words(words, zeros, "int4", dtype)
+    a, b, c, d, e, f, g, h = unpack_words(words, zeros, None, "int4", dtype)
     # Words come in pairs: first halves in the first four, of those a word's runs of neighbours follow each other.
     first, second = gl.join(gl.join(a, b), gl.join(c, d)), gl.join(gl.join(e, f), gl.join(g, h))
     values = gl.join(first, second)

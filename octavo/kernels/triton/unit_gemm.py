@@ -95,11 +95,16 @@ def can_multiply(x: torch.Tensor, form: str) -> bool:
     return not IS_INTERPRETED and x.dtype in dtypes
 
 
-def choose_tile(num_rows: int, num_channels: int, num_sms: int) -> UnitTile:
-    """The tile for a dense weight, ``num_channels`` counting a gate as well; tuned on an H100.
+def choose_tile(num_rows: int, num_channels: int, num_sms: int) -> UnitTile | None:
+    """The tile for a dense weight, or None if another kernel is faster; tuned on an H100.
 
     Few programs have more warps, so that each has less to add up.
+
+    Args:
+        num_channels: those of a gate count as well.
     """
+    if num_rows > MAX_ROWS:
+        return None
     num_tiles = -(-num_channels // 16)
     if num_rows > 8:
         return UnitTile(32, 2, 4, 16)

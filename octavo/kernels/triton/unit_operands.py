@@ -41,7 +41,7 @@ def to_weights(words, terms, FORM: gl.constexpr, dtype: gl.constexpr, layout: gl
     """
     warps: gl.constexpr = words.shape[0]
     terms, _ = gl.broadcast(terms, words)
-    a, b, c, d, e, f, g, h = unpack_words(words, terms, FORM, dtype)
+    a, b, c, d, e, f, g, h = unpack_words(words, terms, None, FORM, dtype)
     # A register of an output has a pair of one word, in the place of two words' values.
     low, high = gl.join(gl.join(a, b), gl.join(c, d)), gl.join(gl.join(e, f), gl.join(g, h))
     values = gl.join(low, high).reshape((warps, 16, 4, 2, 2, 2, 2, 2)).permute((0, 1, 3, 6, 7, 5, 2, 4))

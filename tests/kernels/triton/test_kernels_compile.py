@@ -24,6 +24,7 @@ CASES = {
     "llama-bfloat16-bytes": True,
     "llama-bfloat16-int8": True,
     "llama-bfloat16-mxfp4": True,
+    "llama-bfloat16-gguf": True,
     "llama-bfloat16": True,
     "qwen3-moe-bfloat16": True,
     "qwen3-moe-bfloat16-float8": True,
@@ -64,7 +65,7 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
     indexer = {"_score_kernel", "_choose_kernel", "_store_kernel"}
     assert names & indexer == (indexer if case.endswith("indexer") else set())
     has_experts = "-moe-" in case or case.startswith("gpt-oss")
-    stored = case.endswith(("float8", "blocks", "int4", "int8", "mxfp4", "bytes"))
+    stored = case.endswith(("float8", "blocks", "int4", "int8", "mxfp4", "bytes", "gguf"))
     experts = {"order_kernel", "sum_kernel", "logits_kernel", "choose_kernel"}
     # An indexer's heads are weighed as experts are.
     others = {"logits_kernel"} if case.endswith("indexer") else set()
@@ -95,9 +96,11 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
     packed = set()
     if case.endswith("wide-groups"):
         packed = {"direct_kernel", "hopper_grouped_kernel"}
+    elif case == "llama-bfloat16-mxfp4":
+        packed = {"unit_kernel", "hopper_grouped_kernel"}
     elif case.endswith("mxfp4"):
         packed = {"unit_kernel", "dequantize_kernel"}
-    elif case.endswith("bytes"):
+    elif case.endswith(("bytes", "gguf")):
         packed = {"bytes_kernel", "hopper_grouped_kernel"}
     elif case.endswith("blocks"):
         packed = {"bytes_kernel", "grouped_kernel", "dequantize_kernel"}

@@ -16,9 +16,10 @@ DTYPES = [torch.float16, *([torch.bfloat16] if torch.cuda.is_available() else []
 KINDS: dict[str, dict[str, Any]] = {
     "4-bits": {},
     "4-bits-zeros": {"zeros": "integers"},
-    "4-bits-minimum": {"zeros": "floats", "group": 32},
+    "4-bits-offsets": {"zeros": "floats", "group": 32},
     "8-bits": {"bits": 8},
-    "8-bits-minimum": {"bits": 8, "zeros": "floats", "group": 32},
+    "8-bits-offsets": {"bits": 8, "zeros": "floats", "group": 32},
+    "8-bits-groups-of-16": {"bits": 8, "group": 16},
     "8-bits-zeros": {"bits": 8, "zeros": "integers", "group": 64},
     "one-group": {"group": 256},
     "mxfp4": {"group": 32, "scales": "exponents"},
@@ -32,16 +33,16 @@ def make(device: torch.device, num_outputs: int, num_inputs: int, kind: str) -> 
     largest, groups = 1 << chosen["bits"], (num_outputs, num_inputs // chosen["group"])
     codes = torch.randint(largest, (num_outputs, num_inputs), generator=generator, dtype=torch.uint8)
     scales = (0.5 + torch.rand(groups, generator=generator)) / largest / num_inputs**0.5
-    zeros = minimums = None
+    zeros = offsets = None
     if chosen["zeros"] == "integers":
         # Those of 4 bits count eighths.
         zeros = torch.randint(129 if largest == 16 else largest, groups, generator=generator, dtype=torch.uint8)
     elif chosen["zeros"]:
-        minimums = (-largest / 2 * scales).half()
+        offsets = (scales * torch.randn(groups, generator=generator)).half()
     packed = pack_codes(codes, pack_unit(chosen["group"])) if chosen["bits"] == 4 else codes
     if "scales" in chosen:
         scales = torch.randint(122, 126, groups, generator=generator, dtype=torch.uint8)
-    tensors = [None if tensor is None else tensor.to(device) for tensor in (packed, scales, zeros, minimums)]
+    tensors = [None if tensor is None else tensor.to(device) for tensor in (packed, scales, zeros, offsets)]
     return GroupedTensors(*tensors[:3], chosen["bits"], tensors[3])
 
 
@@ -86,8 +87,16 @@ def test_a_rows_bits_do_not_depend_on_the_others(kind: str, device: torch.device
 def test_values_are_those_of_the_twin(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in KINDS:
         weight = make(device, 72, 256, kind)
-        found = triton_grouped.dequantize(weight, slice(8, 72), torch.float16)
-        torch.testing.assert_close(found, grouped.dequantize(weight, torch.float16)[8:])
+        values = grouped.dequantize(weight, torch.float16)
+        torch.testing.assert_close(triton_grouped.dequantize(weight, 64, torch.float16, first=8), values[8:])
+        op = GroupedLinear(weight, None, deterministic=False, rows_dtype=torch.float16)
+        index = torch.tensor([71, 3, 3, 40], device=device)
+        assert op.has_rows
+        torch.testing.assert_close(op.rows(index), values[index])
+        twin, _ = grouped.grouped_linear.reference(
+            weight.codes, weight, None, deterministic=False, rows_dtype=torch.float16
+        )
+        assert torch.equal(twin.rows(index), values[index])
     monkeypatch.setattr(triton_grouped, "_SCRATCH_ELEMENTS", 64 * 256)
     x = random(device, 1, 66, 256, dtype=torch.float16)
     parts = GroupedLinear(weight, None, deterministic=False)(x)

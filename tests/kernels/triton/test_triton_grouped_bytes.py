@@ -117,7 +117,7 @@ def test_chosen_tiles_fit(num_channels: int, num_inputs: int) -> None:
         tile = grouped_bytes.choose_tile(weight, num_rows, 132)
         assert tile is not None and tile.num_programs > 0 and tile.num_stages > 1
         assert tile.num_weights % (tile.num_warps * 4) == 0
-        assert grouped_bytes.shared_bytes(num_rows, num_inputs, tile) <= 227 << 10
+        assert grouped_bytes.shared_bytes(num_rows, weight, tile) <= 227 << 10
         assert num_rows > 1 or grouped_bytes.norms(weight, tile)
 
 

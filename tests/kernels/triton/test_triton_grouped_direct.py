@@ -17,9 +17,10 @@ from octavo.kernels.triton import grouped as triton_grouped
 from octavo.kernels.triton import grouped_direct, linear
 from octavo.kernels.triton.grouped import GroupedLinear
 from octavo.kernels.triton.grouped_bytes import BytesTile
-from octavo.kernels.triton.grouped_direct import DirectTile, direct_grouped, make_terms, place_inputs
+from octavo.kernels.triton.grouped_direct import DirectTile, direct_grouped, place_inputs
 from octavo.kernels.triton.grouped_hopper_tiles import MAX_ROWS, HopperTile
 from octavo.kernels.triton.grouped_stream import StreamTile
+from octavo.kernels.triton.grouped_terms import make_terms
 from octavo.kernels.triton.grouped_unpack import UNIT_SCALE
 
 needs_kernel = pytest.mark.skipif(
@@ -62,9 +63,9 @@ def test_a_mask_leaves_two_neighbours(unit: int) -> None:
 @pytest.mark.parametrize("has_zeros", [False, True])
 def test_words_have_scales_and_zeros(has_zeros: bool) -> None:
     weight = make(torch.device("cpu"), 21, 512, has_zeros=has_zeros)
-    terms = make_terms(weight)
-    assert terms.shape == (3, 4, 8) and terms.dtype is torch.int32
-    rows = terms.transpose(1, 2).flatten(0, 1)[:21]
+    terms = make_terms(weight, "wide")
+    assert terms.shape == (3, 4, 8, 1) and terms.dtype is torch.int32
+    rows = terms.transpose(1, 2).flatten(0, 1)[:21, :, 0]
     scales = (rows & -0x100).view(torch.float32) / UNIT_SCALE
     assert torch.equal(scales, weight.scales), "scales of 16 bits are exact"
     zeros = (rows & 0xFF) * ZERO_STEP
@@ -76,7 +77,9 @@ def test_words_have_scales_and_zeros(has_zeros: bool) -> None:
 def test_words_round_longer_scales() -> None:
     weight = make(torch.device("cpu"), 8, 256)
     weight = weight._replace(scales=weight.scales * 1.2345678)
-    scales = (make_terms(weight).transpose(1, 2).flatten(0, 1) & -0x100).view(torch.float32) / UNIT_SCALE
+    scales = (make_terms(weight, "wide").transpose(1, 2).flatten(0, 1)[..., 0] & -0x100).view(
+        torch.float32
+    ) / UNIT_SCALE
     torch.testing.assert_close(scales, weight.scales, rtol=2**-16, atol=0)
 
 
@@ -93,7 +96,7 @@ def test_words_follow_new_weights(device: torch.device, monkeypatch: pytest.Monk
     weight.zeros.fill_(64)
     ReorderedLinear(op, torch.arange(256, device=device)).refresh()
     assert op._terms is terms
-    assert torch.equal(terms, make_terms(new._replace(scales=2 * new.scales)))
+    assert torch.equal(terms, make_terms(new._replace(scales=2 * new.scales), "wide"))
 
 
 def kinds_of(op: GroupedLinear) -> dict[int, type]:
@@ -177,7 +180,7 @@ def test_gemms(
     exact = x.double() @ grouped.dequantize(weight, torch.float64).T + bias.double()
     exact = exact if activation == "none" else GATES[activation](exact)
     y = x.new_full(exact.shape, float("nan"))
-    direct_grouped(x, weight, make_terms(weight), bias, y, activation, tile)
+    direct_grouped(x, weight, make_terms(weight, "wide"), bias, y, activation, tile)
     torch.testing.assert_close(y.double(), exact, rtol=1e-2, atol=3e-2)
 
 
@@ -198,7 +201,7 @@ def test_gemms_of_a_normed_row(
 @needs_kernel
 def test_bits_of_a_row_do_not_depend_on_its_neighbours(device: torch.device) -> None:
     weight = make(device, 256, 4096)
-    terms, x = make_terms(weight), random(device, 2, 8, 4096, dtype=torch.bfloat16)
+    terms, x = make_terms(weight, "wide"), random(device, 2, 8, 4096, dtype=torch.bfloat16)
 
     def multiply(rows: torch.Tensor, tile: DirectTile) -> torch.Tensor:
         y = rows.new_empty(len(rows), 256)

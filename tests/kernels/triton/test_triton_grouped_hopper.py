@@ -12,9 +12,9 @@ from product_case import WEIGHT_SHAPES, random
 from octavo.kernels import grouped
 from octavo.kernels.grouped import GroupedTensors, pack_codes
 from octavo.kernels.linear import GATES
-from octavo.kernels.triton.grouped_direct import has_terms, make_terms
 from octavo.kernels.triton.grouped_hopper import hopper_grouped
 from octavo.kernels.triton.grouped_hopper_tiles import MAX_ROWS, HopperTile, choose_tile, workspace_size
+from octavo.kernels.triton.grouped_terms import kind_of, make_terms
 from octavo.kernels.triton.grouped_unpack import UNIT_SCALE
 from octavo.kernels.triton.linear_workspace import reserve_workspace
 
@@ -41,8 +41,8 @@ def make(
 @pytest.mark.parametrize("has_zeros", [False, True])
 def test_words_have_scales_and_zeros_of_bytes(has_zeros: bool) -> None:
     weight = make(torch.device("cpu"), 21, 512, 8, has_zeros=has_zeros)
-    assert has_terms(weight)
-    rows = make_terms(weight).transpose(1, 2).flatten(0, 1)[:21]
+    assert kind_of(weight) == "wide"
+    rows = make_terms(weight, "wide").transpose(1, 2).flatten(0, 1)[:21, :, 0]
     scales, zeros = (rows & -0x100).view(torch.float32) / UNIT_SCALE, rows & 0xFF
     values = (weight.codes.float().unflatten(1, (4, 128)) - zeros[..., None]) * scales[..., None]
     assert torch.equal(values.flatten(1), grouped.dequantize(weight, torch.float32))
@@ -50,8 +50,8 @@ def test_words_have_scales_and_zeros_of_bytes(has_zeros: bool) -> None:
 
 def test_values_of_8_bits_have_no_words() -> None:
     weight = make(torch.device("cpu"), 16, 256, 8)
-    assert not has_terms(weight._replace(codes=weight.codes.view(torch.float8_e4m3fn)))
-    assert not has_terms(weight._replace(minimums=weight.scales.half()))
+    assert kind_of(weight._replace(codes=weight.codes.view(torch.float8_e4m3fn))) is None
+    assert kind_of(weight._replace(offsets=weight.scales.half())) is None
 
 
 @pytest.mark.parametrize("bits", [4, 8])
