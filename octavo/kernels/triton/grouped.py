@@ -174,8 +174,11 @@ class GroupedLinear(LinearOp):
         """The kernel for Hopper whose multiprocessors read a weight once for so few rows."""
         arguments = self._weight, num_rows, self._num_sms
         if self._has_units and dtype is torch.bfloat16:
-            return unit_gemm.choose_tile(num_rows, len(self._weight.codes), self._num_sms)
-        if self._num_sharing or self._term_kind == "small":
+            most = unit_gemm.MAX_ROWS if self._terms is None else unit_gemm.FEW_ROWS
+            return unit_gemm.choose_tile(num_rows, len(self._weight.codes), self._num_sms) if num_rows <= most else None
+        if self._term_kind == "small":
+            return grouped_bytes.choose_small_tile(*arguments)
+        if self._num_sharing:
             return grouped_bytes.choose_tile(*arguments)
         if self._term_kind == "wide" and self._weight.bits == 4:
             return grouped_direct.choose_tile(*arguments)

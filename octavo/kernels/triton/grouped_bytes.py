@@ -22,7 +22,14 @@ from octavo.kernels.grouped import GroupedTensors, pack_unit
 from octavo.kernels.scaled import FLOAT8
 from octavo.kernels.triton.block_float8 import BLOCK, shares_scales
 from octavo.kernels.triton.gluon_names import copy_async, reinterpret
-from octavo.kernels.triton.grouped_small import add_groups, adjacent_inputs, multiply_groups
+from octavo.kernels.triton.grouped_small import (
+    add_groups,
+    adjacent_inputs,
+    fit_inputs,
+    is_raw,
+    multiply_groups,
+    no_sums,
+)
 from octavo.kernels.triton.grouped_unpack import move_bytes, moved_factors
 from octavo.kernels.triton.launch import dependent_launch
 from octavo.kernels.triton.linear_stream import add_slices, copy_places, store_outputs
@@ -42,6 +49,8 @@ _MEMORY = 228 << 10
 """Shared memory of a multiprocessor, of which each program takes 1 KiB more than its own."""
 MAX_ROWS = 16
 """Beyond this M, converting codes once for more rows, in warp-specialised kernels, is faster."""
+MAX_SMALL_ROWS = 8
+"""The same of groups of 16 or 32 inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +93,7 @@ def norms(weight: GroupedTensors, tile: BytesTile, *, has_terms: bool = False) -
 
 
 def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> BytesTile | None:
-    """The tile for a GEMM with a weight that :func:`reads` takes, or that has small terms; or None for another kernel.
+    """The tile for a GEMM with a weight that :func:`reads` takes, or None if another kernel is faster.
 
     Tuned on an H100, all linear layers of a layer one after another. There are as many programs as fit, so that no
     multiprocessor gets more of them than another, whose tiles would be waited for; or one for each of very many tiles.
@@ -99,6 +108,20 @@ def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> BytesTil
     if is_wide:
         return tile
     num_resident = min(_MEMORY // (shared_bytes(num_rows, weight, tile) + 1024), 16 // num_warps)
+    return replace(tile, num_programs=num_resident * num_sms)
+
+
+def choose_small_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> BytesTile | None:
+    """The same of a weight with small terms; tuned on an H200.
+
+    There are as many programs as fit, of which registers allow three or four per multiprocessor.
+    """
+    if not 0 < num_rows <= MAX_SMALL_ROWS:
+        return None
+    depth = 8 if weight.bits == 4 and num_rows == 1 else 4
+    tile = BytesTile(16, 4, _fitting_stages(-(-weight.num_inputs // ROUND), depth), num_sms)
+    most = 4 if num_rows == 1 and weight.group == 32 else 3
+    num_resident = min(_MEMORY // (shared_bytes(num_rows, weight, tile) + 1024), most)
     return replace(tile, num_programs=num_resident * num_sms)
 
 
@@ -278,8 +301,8 @@ def _row_layout(num_warps, unit):
 
 
 @gluon.jit
-def _copy_row(x, slots, K: gl.constexpr):
-    """Start the copy of a single row, ``[steps, parts, 1, unit]``, with zeros past the end."""
+def _row_columns(slots):
+    """The columns of a single row in shared memory, ``[steps, parts, 1, unit]``."""
     UNIT: gl.constexpr = slots.shape[3]
     layout: gl.constexpr = _row_layout(gl.num_warps(), UNIT)
     steps: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, gl.SliceLayout(3, layout)))
@@ -287,8 +310,7 @@ def _copy_row(x, slots, K: gl.constexpr):
     features: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(2, layout)))
     unit = gl.arange(0, slots.shape[0], steps)[:, None, None, None] * slots.shape[1]
     unit += gl.arange(0, slots.shape[1], parts)[None, :, None, None]
-    column = unit * UNIT + gl.arange(0, UNIT, features)[None, None, None, :]
-    copy_async(slots, x + column, column < K, cache_modifier=".cg")
+    return unit * UNIT + gl.arange(0, UNIT, features)[None, None, None, :]
 
 
 @gluon.jit(do_not_specialize=["num_rows", "num_tiles", "eps"])
@@ -342,7 +364,7 @@ def bytes_kernel(
     IS_SMALL: gl.constexpr = GROUP < UNIT
     BITS: gl.constexpr = 4 if code_dtype == gl.int32 else 8
     WIDTH: gl.constexpr = UNIT * BITS // code_dtype.primitive_bitwidth
-    form: gl.constexpr = (GROUP, BITS, HAS_OFFSETS)
+    form: gl.constexpr = (GROUP, BITS, HAS_OFFSETS, IS_SINGLE)
     # Slices of K are distributed over the batched dimension of the MMA: their sums stay apart.
     layout: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [PARTS, WARPS // PARTS, 1], [1, 16, 8])
     # A thread loads 8 adjacent columns of both operands, if it can; K may be permuted if both permute alike.
@@ -418,9 +440,14 @@ def bytes_kernel(
     if norm is not None:
         normed = normed_parts(x, residual, norm_columns, factors, eps, summed, K)
         for i in gl.static_range(len(norm_columns)):
-            row_slots.slice(i * AT_ONCE, AT_ONCE).store(normed[i])
+            fitted = fit_inputs(normed[i], norm_columns[i], form) if IS_SMALL else normed[i]
+            row_slots.slice(i * AT_ONCE, AT_ONCE).store(fitted)
     elif IS_SINGLE:
-        _copy_row(x, row_slots, K)
+        column = _row_columns(row_slots)
+        if IS_SMALL and is_raw(form, dtype):
+            row_slots.store(fit_inputs(gl.load(x + column, column < K, other=0.0), column, form))
+        else:
+            copy_async(row_slots, x + column, column < K, cache_modifier=".cg")
     for i in gl.static_range(EARLY):
         if not IS_SINGLE:
             _copy_x(x, x_places, i, True, x_slots[i], K, STEP, IS_WHOLE)
@@ -430,10 +457,12 @@ def bytes_kernel(
 
     # Terms make up for what codes are too small by.
     X_FACTOR: gl.constexpr = 1 if IS_SMALL else moved_factors(code_dtype, dtype)[0]
-    SUM_FACTOR: gl.constexpr = 1 if IS_SMALL else moved_factors(code_dtype, dtype)[1]
-    SUMS: gl.constexpr = PARTS * GROUPS
+    SUM_FACTOR: gl.constexpr = moved_factors(code_dtype, dtype)[1]
     for tile in range(gl.program_id(0), num_tiles, step):
-        total = gl.zeros([SUMS, BLOCK_N, BLOCK_M], gl.float32, layout)
+        if IS_SMALL:
+            total = no_sums(BLOCK_N, BLOCK_M, form, layout)
+        else:
+            total = gl.zeros([PARTS, BLOCK_N, BLOCK_M], gl.float32, layout)
         has_next = tile + step < num_tiles
         for turn in range(TURNS):
             first = turn * SLOTS
@@ -471,12 +500,14 @@ def bytes_kernel(
                 if IS_SINGLE:
                     values = gl.broadcast(values, gl.zeros([PARTS, UNIT, BLOCK_M], dtype, second_layout))[0]
                 if IS_SMALL:
-                    total = multiply_groups(total, code_slot, scale_slot, values, form)
+                    total = multiply_groups(total, code_slot, scale_slot, values, form, layout)
                 else:
                     products = mma_v2(move_bytes(packed, dtype), values, gl.zeros_like(total))
                     total += scale[:, :, None] * products  # type: ignore[has-type]
             spots = later
         if IS_SMALL:
-            total = add_groups(total)
-        result = add_slices(total * SUM_FACTOR, BLOCK_N // CHANNELS, CHANNELS, BLOCK_M)
+            total = add_groups(total, form, dtype)
+        else:
+            total *= SUM_FACTOR
+        result = add_slices(total, BLOCK_N // CHANNELS, CHANNELS, total.shape[2])
         store_outputs(result, None, bias, out, tile * CHANNELS, num_rows, num_channels, ACTIVATION)

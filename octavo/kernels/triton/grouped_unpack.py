@@ -79,6 +79,10 @@ _OFFSET_WORD = _WORD + "".join(
     f"fma.rn.{{dtype}} {{outs[{place}]}}, {{outs[{place}]}}, {{term}}, {{offset}};\n" for place in range(4)
 )
 """The same times a factor, plus an offset."""
+_RAW_WORD = "\nshr.u32 next, {word}, 8;\n" + "".join(
+    f"and.b32 {{outs[{place}]}}, {source}, {mask};\n" for place, (source, mask) in enumerate(_HALVES)
+)
+"""Codes as subnormal floats, those of high halves four bits higher."""
 
 
 @triton.constexpr_function
@@ -183,6 +187,7 @@ _OFFSETS_HALF = _two_words(_OFFSET_WORD, "f16x2", "0x78007800", "0x68006800", ze
 FLOAT_SCALE = 2.0**32
 """What sums of scaled 4-bit floats are to be multiplied by, so that bfloat16 has all factors."""
 _FLOATS_WIDE = _two_words(_FLOAT_WORD, "bf16x2")
+_RAW = _two_words(_RAW_WORD, "bf16x2")
 
 
 @gluon.jit
@@ -342,7 +347,8 @@ def unpack_words(words, pairs, offsets, FORM: gl.constexpr, dtype: gl.constexpr)
     Args:
         pairs: of :func:`integer_pair`, :func:`float_pair` or :func:`offset_pairs`, for each word.
         offsets: of :func:`offset_pairs`; otherwise None.
-        FORM: ``int4`` less zeros; ``float4``; or ``offset``: integers less 8, times scales, plus offsets.
+        FORM: ``int4`` less zeros; ``raw`` for integers as subnormal bfloat16; ``float4``; or ``offset``: integers less
+            8, times scales, plus offsets.
 
     Returns:
         Values over :data:`UNIT_SCALE`; floats are scaled and over :data:`FLOAT_SCALE`. With offsets, scales make up
@@ -362,7 +368,7 @@ def unpack_words(words, pairs, offsets, FORM: gl.constexpr, dtype: gl.constexpr)
         )
     else:
         integers: gl.constexpr = _UNITS_WIDE if is_wide else _UNITS_HALF
-        assembly: gl.constexpr = integers if FORM == "int4" else _FLOATS_WIDE
+        assembly: gl.constexpr = integers if FORM == "int4" else _RAW if FORM == "raw" else _FLOATS_WIDE
         values = gl.inline_asm_elementwise(
             assembly,
             "=r,=r,=r,=r,=r,=r,=r,=r,r,r,r,r",

@@ -24,6 +24,8 @@ UNIT_INPUTS = 32
 ROUND_INPUTS = 4 * UNIT_INPUTS
 MAX_ROWS = 64
 """Beyond this M, unpacking a weight for each 16 rows takes longer than other kernels."""
+FEW_ROWS = 8
+"""The same where :mod:`.grouped_hopper` takes the weight."""
 MAX_TOKENS = 4
 """Tokens up to which each pair reads its expert by itself: few of them share one."""
 
@@ -95,16 +97,14 @@ def can_multiply(x: torch.Tensor, form: str) -> bool:
     return not IS_INTERPRETED and x.dtype in dtypes
 
 
-def choose_tile(num_rows: int, num_channels: int, num_sms: int) -> UnitTile | None:
-    """The tile for a dense weight, or None if another kernel is faster; tuned on an H100.
+def choose_tile(num_rows: int, num_channels: int, num_sms: int) -> UnitTile:
+    """The tile for a dense weight; tuned on an H100.
 
     Few programs have more warps, so that each has less to add up.
 
     Args:
         num_channels: those of a gate count as well.
     """
-    if num_rows > MAX_ROWS:
-        return None
     num_tiles = -(-num_channels // 16)
     if num_rows > 8:
         return UnitTile(32, 2, 4, 16)

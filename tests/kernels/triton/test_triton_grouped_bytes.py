@@ -11,7 +11,7 @@ from product_case import check_normed_row, random
 
 from octavo.errors import UnsupportedModelError
 from octavo.kernels import grouped
-from octavo.kernels.grouped import GroupedTensors
+from octavo.kernels.grouped import GroupedTensors, pack_codes
 from octavo.kernels.linear import GATES
 from octavo.kernels.scaled import FLOAT8
 from octavo.kernels.triton import grouped as triton_grouped
@@ -19,6 +19,8 @@ from octavo.kernels.triton import grouped_bytes, linear
 from octavo.kernels.triton.grouped import GroupedLinear
 from octavo.kernels.triton.grouped_bytes import BytesTile, bytes_grouped, count_sharing
 from octavo.kernels.triton.grouped_hopper_tiles import HopperTile
+from octavo.kernels.triton.grouped_terms import kind_of, make_terms
+from octavo.kernels.triton.grouped_unpack import UNIT_SCALE
 
 needs_kernel = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="run on an NVIDIA H100 or H200"
@@ -171,6 +173,115 @@ def test_gemms_of_a_normed_row(
     device: torch.device, shape: tuple[int, int], group: int, activation: str, form: str, has_residual: bool
 ) -> None:
     op = GroupedLinear(make(device, *shape, form, group=group), None, deterministic=False)
+    check_normed_row(op, device, shape[1], activation, has_residual=has_residual)
+
+
+def make_small(device: torch.device, shape: tuple[int, int], form: str) -> GroupedTensors:
+    """A random weight in groups of 32 or 16: of "4-bits" or "8-bits", with "offsets" or of "16-inputs"."""
+    generator = torch.Generator().manual_seed(0)
+    bits, group = 4 if "4-bits" in form else 8, 16 if "16-inputs" in form else 32
+    codes = torch.randint(1 << bits, shape, generator=generator, dtype=torch.uint8)
+    scales = (0.5 + torch.rand(shape[0], shape[1] // group, generator=generator)) * 3.4 / (1 << bits) / shape[1] ** 0.5
+    offsets = None
+    if "offsets" in form:
+        offsets = (scales * (1 << bits) / 4 * torch.randn(scales.shape, generator=generator)).half().to(device)
+    codes = pack_codes(codes, 32) if bits == 4 else codes
+    return GroupedTensors(codes.to(device), scales.to(device), None, bits, offsets)
+
+
+SMALL_FORMS = ["4-bits", "4-bits-offsets", "8-bits-offsets", "8-bits-16-inputs"]
+
+
+@pytest.mark.parametrize("form", SMALL_FORMS)
+def test_small_groups_have_a_word_each(form: str) -> None:
+    weight = make_small(torch.device("cpu"), (21, 512), form)
+    assert kind_of(weight) == "small"
+    pairs = make_terms(weight, "small").view(torch.float16).unflatten(-1, (-1, 2))  # [3, 4, 8, groups of a step, 2]
+    scales, offsets = pairs.transpose(1, 2).flatten(0, 1).flatten(1, 2)[:21].float().unbind(-1)
+    torch.testing.assert_close(scales / UNIT_SCALE, weight.scales, rtol=1e-3, atol=0)
+    assert torch.equal(offsets, torch.zeros_like(scales) if weight.offsets is None else weight.offsets.float())
+    assert kind_of(weight._replace(scales=weight.scales + 200)) is None, "as a factor, infinite"
+
+
+def test_zeros_of_small_groups_become_offsets() -> None:
+    weight = make_small(torch.device("cpu"), (16, 128), "4-bits")
+    zeros = torch.arange(64, dtype=torch.uint8).view(16, 4)
+    weight = weight._replace(zeros=zeros)
+    offsets = make_terms(weight, "small").view(torch.float16).unflatten(-1, (-1, 2))[:, 0, :, :, 1].flatten(0, 1)
+    expected = weight.scales * (8 - zeros / 8)
+    torch.testing.assert_close(offsets.float(), expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", SMALL_FORMS)
+def test_a_kernel_for_each_number_of_rows(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    use_hopper(monkeypatch)
+    weight = make_small(torch.device("cpu"), (64, 256), form)
+    op = GroupedLinear(weight, None, deterministic=False)
+    found = {rows: type(op.choose(rows)) for rows in (1, 8, 9, 16, 1024, 1025)}
+    assert found == {1: BytesTile, 8: BytesTile, 9: HopperTile, 16: HopperTile, 1024: HopperTile, 1025: type(None)}
+    assert GroupedLinear(weight, None, deterministic=True).choose(1) is None
+    terms = op._terms
+    weight.scales.mul_(2)
+    op.refresh()
+    assert terms is op._terms and terms is not None and torch.equal(terms, make_terms(weight, "small"))
+    weight.scales[3, 2] = 200
+    with pytest.raises(UnsupportedModelError, match="larger than 127"):
+        op.refresh()
+
+
+@pytest.mark.parametrize("form", SMALL_FORMS)
+@pytest.mark.parametrize(("num_channels", "num_inputs"), SHAPES)
+def test_chosen_tiles_of_small_groups_fit(num_channels: int, num_inputs: int, form: str) -> None:
+    bits, group = 4 if "4-bits" in form else 8, 16 if "16-inputs" in form else 32
+    codes = torch.empty(num_channels, num_inputs * bits // 8, dtype=torch.uint8, device="meta")
+    weight = GroupedTensors(codes, torch.empty(num_channels, num_inputs // group, device="meta"), None, bits)
+    for num_rows in range(1, grouped_bytes.MAX_SMALL_ROWS + 1):
+        tile = grouped_bytes.choose_small_tile(weight, num_rows, 132)
+        assert tile is not None and tile.num_programs > 0 and tile.num_stages > 1
+        assert grouped_bytes.shared_bytes(num_rows, weight, tile) <= 227 << 10
+    assert grouped_bytes.choose_small_tile(weight, grouped_bytes.MAX_SMALL_ROWS + 1, 132) is None
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    ("tile", "shape", "activation", "dtype"),
+    [
+        (FEW, (1, 104, 1408), "silu", torch.bfloat16),
+        (replace(FEW, num_stages=3, num_programs=2), (5, 200, 1408), "none", torch.bfloat16),
+        (replace(WIDE, num_programs=1), (16, 104, 2048), "silu", torch.bfloat16),
+        (BytesTile(32, 4, 2, MANY), (7, 72, 640), "none", torch.float16),
+        (replace(FEW, num_programs=2), (1, 88, 1408), "gelu_tanh", torch.float16),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("form", SMALL_FORMS)
+def test_gemms_of_small_groups(
+    device: torch.device,
+    form: str,
+    tile: BytesTile,
+    shape: tuple[int, int, int],
+    activation: str,
+    dtype: torch.dtype,
+) -> None:
+    num_rows, num_outputs, num_inputs = shape
+    weight = make_small(device, (num_outputs, num_inputs), form)
+    x, bias = random(device, 1, num_rows, num_inputs, dtype=dtype), random(device, 2, num_outputs, dtype=dtype)
+    exact = x.double() @ grouped.dequantize(weight, torch.float64).T + bias.double()
+    exact = exact if activation == "none" else GATES[activation](exact)
+    y = x.new_full(exact.shape, float("nan"))
+    bytes_grouped(x, weight, 1, bias, y, activation, tile, terms=make_terms(weight, "small"))
+    torch.testing.assert_close(y.double(), exact, rtol=1e-2, atol=1e-2)
+    assert (y - exact).norm() < 3e-3 * exact.norm(), "little more than the rounding of outputs"
+
+
+@needs_kernel
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize("form", ["4-bits-offsets", "8-bits-16-inputs"])
+@pytest.mark.parametrize(("shape", "activation"), [((56, 4096), "none"), ((104, 1408), "silu"), ((48, 9600), "silu")])
+def test_small_groups_of_a_normed_row(
+    device: torch.device, shape: tuple[int, int], activation: str, form: str, has_residual: bool
+) -> None:
+    op = GroupedLinear(make_small(device, shape, form), None, deterministic=False)
     check_normed_row(op, device, shape[1], activation, has_residual=has_residual)
 
 

@@ -10,13 +10,14 @@ import torch
 from product_case import WEIGHT_SHAPES, random
 
 from octavo.kernels import grouped
-from octavo.kernels.grouped import GroupedTensors, pack_codes
+from octavo.kernels.grouped import GroupedTensors, pack_codes, round_weight
 from octavo.kernels.linear import GATES
 from octavo.kernels.triton.grouped_hopper import hopper_grouped
 from octavo.kernels.triton.grouped_hopper_tiles import MAX_ROWS, HopperTile, choose_tile, workspace_size
 from octavo.kernels.triton.grouped_terms import kind_of, make_terms
 from octavo.kernels.triton.grouped_unpack import UNIT_SCALE
 from octavo.kernels.triton.linear_workspace import reserve_workspace
+from octavo.kernels.triton.unit_gemm import LARGEST_EXPONENT
 
 needs_kernel = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="run on an NVIDIA H100 or H200"
@@ -113,5 +114,77 @@ def test_gemms(
     for _ in range(2):
         # The second launch finds the counters as the first one leaves them.
         y = x.new_full(exact.shape, float("nan"))
-        hopper_grouped(x, weight, make_terms(weight), bias, y, activation, tile, space)
+        hopper_grouped(x, weight, make_terms(weight, "wide"), "wide", bias, y, activation, tile, space)
         torch.testing.assert_close(y.double(), exact, rtol=1e-2, atol=3e-2)
+
+
+def make_small(device: torch.device, shape: tuple[int, int], form: str) -> GroupedTensors:
+    """A random weight of "mxfp4", or in groups of 32 inputs with offsets, or of 16 without: "q4", "q5" and "q6"."""
+    generator = torch.Generator().manual_seed(0)
+    if form == "mxfp4":
+        codes, scales, _, bits, _ = round_weight(torch.randn(shape, generator=generator) / shape[1] ** 0.5, form, 32)
+        return GroupedTensors(codes.to(device), scales.to(device), None, bits)
+    bits, group = 4 if form == "q4" else 8, 16 if form == "q6" else 32
+    codes = torch.randint(1 << bits, shape, generator=generator, dtype=torch.uint8)
+    scales = (0.5 + torch.rand(shape[0], shape[1] // group, generator=generator)) * 3.4 / (1 << bits) / shape[1] ** 0.5
+    offsets = None if form == "q6" else (scales * torch.randn(scales.shape, generator=generator)).half().to(device)
+    codes = pack_codes(codes, 32) if bits == 4 else codes
+    return GroupedTensors(codes.to(device), scales.to(device), None, bits, offsets)
+
+
+def test_steps_of_floats_have_four_exponents() -> None:
+    weight = make_small(torch.device("cpu"), (21, 512), "mxfp4")
+    assert kind_of(weight) == "powers"
+    exponents = make_terms(weight, "powers").view(torch.uint8).transpose(1, 2).flatten(0, 1).flatten(1)
+    assert torch.equal(exponents[:21], weight.scales)
+    weight.scales[3, 2] = LARGEST_EXPONENT + 1
+    assert kind_of(weight) is None, "as a factor, infinite"
+
+
+@pytest.mark.parametrize("form", ["mxfp4", "q4", "q5", "q6"])
+@pytest.mark.parametrize(("num_channels", "num_inputs"), WEIGHT_SHAPES)
+def test_chosen_tiles_of_small_groups_fit(num_channels: int, num_inputs: int, form: str) -> None:
+    bits, group = 4 if form in ("mxfp4", "q4") else 8, 16 if form == "q6" else 32
+    codes = torch.empty(num_channels, num_inputs * bits // 8, dtype=torch.uint8, device="meta")
+    scales = torch.empty(num_channels, num_inputs // group, device="meta")
+    for num_rows in (1, 17, 33, 65, 129, MAX_ROWS):
+        tile = choose_tile(GroupedTensors(codes, scales, None, bits), num_rows, 132)
+        assert tile is not None and tile.num_stages >= 2
+        stage = tile.num_weights * (16 * bits + 4 * (128 // group)) + tile.num_rows * 256
+        assert (2 if tile.num_groups == 1 else 1) * tile.num_stages * stage <= 226 << 10
+
+
+@needs_kernel
+@pytest.mark.parametrize("form", ["mxfp4", "q4", "q5", "q6"])
+@pytest.mark.parametrize(
+    ("tile", "shape", "activation", "dtype"),
+    [
+        (NARROW, (20, 200, 1408), "none", torch.bfloat16),
+        (WIDE, (70, 336, 1152), "silu", torch.float16),
+        (SCALED, (200, 400, 1408), "silu", torch.bfloat16),
+        (SCALED, (128, 216, 1152), "none", torch.bfloat16),
+    ],
+    ids=str,
+)
+def test_gemms_of_small_groups(
+    device: torch.device,
+    tile: HopperTile,
+    shape: tuple[int, int, int],
+    activation: str,
+    dtype: torch.dtype,
+    form: str,
+) -> None:
+    num_rows, num_outputs, num_inputs = shape
+    dtype = torch.bfloat16 if form == "mxfp4" else dtype
+    weight = make_small(device, (num_outputs, num_inputs), form)
+    kind = kind_of(weight)
+    assert kind is not None
+    x, bias = random(device, 1, num_rows, num_inputs, dtype=dtype), random(device, 2, num_outputs, dtype=dtype)
+    exact = x.double() @ grouped.dequantize(weight, torch.float64).T + bias.double()
+    exact = exact if activation == "none" else GATES[activation](exact)
+    space = reserve_workspace(device, *workspace_size(num_rows, num_outputs, tile))
+    for _ in range(2):
+        y = x.new_full(exact.shape, float("nan"))
+        hopper_grouped(x, weight, make_terms(weight, kind), kind, bias, y, activation, tile, space)
+        torch.testing.assert_close(y.double(), exact, rtol=1e-2, atol=3e-2)
+        assert (y - exact).norm() < 4e-3 * exact.norm(), "little more than the rounding of weights and outputs"

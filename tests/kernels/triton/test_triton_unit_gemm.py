@@ -18,6 +18,7 @@ from octavo.kernels.packed_experts import PackedExperts, PlainPackedExperts
 from octavo.kernels.triton import grouped as triton_grouped
 from octavo.kernels.triton import linear, unit_gemm
 from octavo.kernels.triton.grouped import GroupedLinear
+from octavo.kernels.triton.grouped_hopper_tiles import HopperTile
 from octavo.kernels.triton.packed_experts import make_packed_experts
 from octavo.kernels.triton.unit_gemm import UnitTile, choose_tile, unit_experts, unit_linear
 from octavo.records.experts import ExpertSpec
@@ -55,7 +56,10 @@ def test_few_rows_of_floats_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_grouped, "num_multiprocessors", lambda device: 132)
     weight = make_weight(torch.device("cpu"), 64, 256)
     op = GroupedLinear(weight, None, deterministic=False)
-    assert {rows for rows in (1, 8, 9, 64, 65) if isinstance(op.choose(rows), UnitTile)} == {1, 8, 9, 64}
+    assert {rows for rows in (1, 8, 9, 64) if isinstance(op.choose(rows), UnitTile)} == {1, 8}
+    assert all(isinstance(op.choose(rows), HopperTile) for rows in (9, 64, 1024))
+    uneven = GroupedLinear(make_weight(torch.device("cpu"), 64, 96), None, deterministic=False)
+    assert isinstance(uneven.choose(64), UnitTile), "no whole steps of 128 inputs"
     assert not isinstance(op.choose(1, torch.float16), UnitTile), "scales of floats need bfloat16's range"
     assert GroupedLinear(weight, None, deterministic=True).choose(1) is None
     op.refresh()
