@@ -8,6 +8,8 @@ import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from octavo.kernels.triton.widening import moves
+
 _INT4 = """{{
 .reg .b32 low, high, one;
 shl.b32 low, $4, 3;
@@ -226,11 +228,6 @@ _MOVED_INTEGERS = "prmt.b32 $0, $2, 0, 0x4140; prmt.b32 $1, $2, 0, 0x4342;" + ""
 )
 """Four bytes less 128, over :data:`UNIT_SCALE`: as bits of 16, they are subnormal floats, or the first normal ones."""
 
-_MOVED_FLOATS = "prmt.b32 $0, $2, 0, 0x9180; prmt.b32 $1, $2, 0, 0xB3A2;" + "".join(
-    f"shl.b32 ${i}, ${i}, {{shift}}; and.b32 ${i}, ${i}, {{mask}};" for i in (0, 1)
-)
-"""Four values, too small by a power of two: a byte below eight copies of its sign, of which one comes first."""
-
 
 def _moved_integers(dtype: str, step: str, middle: str) -> gl.constexpr:
     start = f"{{.reg .b32 step, middle; mov.b32 step, {step}; mov.b32 middle, {middle};"
@@ -239,8 +236,6 @@ def _moved_integers(dtype: str, step: str, middle: str) -> gl.constexpr:
 
 _MOVED_INTEGERS_WIDE = _moved_integers("bf16x2", "0x7D807D80", "0xBE80BE80")
 _MOVED_INTEGERS_HALF = _moved_integers("f16x2", "0x78007800", "0xB400B400")
-_MOVED_FLOATS_WIDE = gl.constexpr("{" + _MOVED_FLOATS.format(shift=4, mask="0x87F087F0") + "}")
-_MOVED_FLOATS_HALF = gl.constexpr("{" + _MOVED_FLOATS.format(shift=7, mask="0xBF80BF80") + "}")
 
 
 @triton.constexpr_function
@@ -257,7 +252,7 @@ def move_bytes(codes, dtype: gl.constexpr):
     """Integers of 8 bits less 128, or e4m3 values, too small by the product of :func:`moved_factors`."""
     is_wide: gl.constexpr = dtype == gl.bfloat16
     integers: gl.constexpr = _MOVED_INTEGERS_WIDE if is_wide else _MOVED_INTEGERS_HALF
-    floats: gl.constexpr = _MOVED_FLOATS_WIDE if is_wide else _MOVED_FLOATS_HALF
+    floats: gl.constexpr = moves(gl.float8e4nv, dtype, in_order=True)
     assembly: gl.constexpr = integers if codes.dtype == gl.uint8 else floats
     one: gl.constexpr = gl.bfloat16 if is_wide else gl.float16
     return gl.inline_asm_elementwise(assembly, "=&r,=&r,r", [codes], dtype=one.value, is_pure=True, pack=4)

@@ -18,6 +18,8 @@ import triton.language as tl
 from octavo.kernels.triton.launch import IS_INTERPRETED
 
 _IN_ASSEMBLY: tl.constexpr = tl.constexpr(not IS_INTERPRETED)
+_SIGNED_BYTES = (("0xA280", "0xB391"), ("0x9180", "0xB3A2"))
+"""Two bytes, below eight copies of their signs each: the even ones and the odd ones, or in their order."""
 
 
 @triton.constexpr_function
@@ -69,8 +71,12 @@ def moved_power(stored, wide):
 
 
 @triton.constexpr_function
-def _moves(stored, wide):
-    """Instructions that move four values (``$2``) as two pairs: the even ones (``$0``) and the odd ones (``$1``)."""
+def moves(stored, wide, *, in_order=False):
+    """Instructions that move four values (``$2``) as two pairs: the even ones (``$0``) and the odd ones (``$1``).
+
+    Args:
+        in_order: whether the first two, and the last two, are the pairs instead; of float8.
+    """
     is_brain = wide == tl.bfloat16
     if stored == tl.int8:
         # As bits of a subnormal number, the lower seven count as they are; the upper one counts -128, or -0.
@@ -87,7 +93,7 @@ def _moves(stored, wide):
         if is_brain:
             shift, mask = (4, 0x87F087F0) if stored == tl.float8e4nv else (5, 0x8FE08FE0)
         move = f"shl.b32 code, code, {shift}; and.b32 $OUT, code, {mask};"
-        first, second = "prmt.b32 code, $2, 0, 0xA280;", "prmt.b32 code, $2, 0, 0xB391;"
+        first, second = (f"prmt.b32 code, $2, 0, {bytes_};" for bytes_ in _SIGNED_BYTES[in_order])
     return "{ .reg .b32 code;" + first + move.replace("OUT", "0") + second + move.replace("OUT", "1") + "}"
 
 
@@ -100,7 +106,7 @@ def move_pairs(pairs: tl.tensor, stored: tl.constexpr, wide: tl.constexpr):
         stored: the type of the values, of 8 bits.
     """
     if _IN_ASSEMBLY and wide != tl.float32:
-        ASSEMBLY: tl.constexpr = _moves(stored, wide)
+        ASSEMBLY: tl.constexpr = moves(stored, wide)
         even, odd = tl.inline_asm_elementwise(
             ASSEMBLY, "=&r,=&r,r", [pairs], dtype=(wide.value, wide.value), is_pure=True, pack=2
         )
