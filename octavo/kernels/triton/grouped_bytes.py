@@ -112,15 +112,14 @@ def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> BytesTil
 
 
 def choose_small_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> BytesTile | None:
-    """The same of a weight with small terms; tuned on an H200.
+    """The same of a weight with small terms; tuned on an H100 and an H200.
 
     There are as many programs as fit, of which registers allow three or four per multiprocessor.
     """
     if not 0 < num_rows <= MAX_SMALL_ROWS:
         return None
-    depth = 8 if weight.bits == 4 and num_rows == 1 else 4
+    depth, most = (8, 4) if num_rows == 1 and weight.group == 32 else (4, 3)
     tile = BytesTile(16, 4, _fitting_stages(-(-weight.num_inputs // ROUND), depth), num_sms)
-    most = 4 if num_rows == 1 and weight.group == 32 else 3
     num_resident = min(_MEMORY // (shared_bytes(num_rows, weight, tile) + 1024), most)
     return replace(tile, num_programs=num_resident * num_sms)
 
