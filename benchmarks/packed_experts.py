@@ -205,7 +205,7 @@ class Bench:
     def compile(self, tokens: list[int]) -> None:
         """Compile all tiles in parallel; nothing runs, so what was computed is forgotten."""
         try:
-            with compile_together(self.device):
+            with compile_together(self.device) as compile_only, compile_only():
                 for num_tokens, rounds in itertools.product(CHECKED, self.ways()):
                     self.compute(num_tokens, rounds)
                 for num_tokens, is_gated in itertools.product(tokens, (True, False)):

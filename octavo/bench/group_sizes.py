@@ -79,7 +79,7 @@ def _compile(base: Setting, group_sizes: Sequence[int]) -> None:
     """Compile all kernels in parallel. One that does not compile fails again, and is recorded, when it is measured."""
     if runtime_of(base.device).is_host:
         return
-    with suppress(Exception), compile_together(base.device):
+    with suppress(Exception), compile_together(base.device) as compile_only, compile_only():
         for setting in _settings(base, group_sizes):
             with suppress(Exception):
                 attention_work(setting).run(0)

@@ -11,7 +11,7 @@ from octavo.execution.runner import ModelRunner
 from octavo.execution.sampling_tail import SamplingTail
 from octavo.execution.sizes import DeviceSizes, HostSizes, StepSizes
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import StepKernels, attention_backend, step_kernels
+from octavo.kernels import CompileOnly, StepKernels, attention_backend, step_kernels
 from octavo.kernels.draw import draw_maker
 from octavo.models.base import CausalLM
 from octavo.models.pooled import PooledModel
@@ -27,11 +27,14 @@ class Runner(Protocol):
     def execute(self, step: Step) -> PendingStep | HeldStep:
         """Run one step; on asynchronous devices, queue it."""
 
-    def warm_up(self) -> None:
-        """Run every kind of step once, so that no request waits for a compilation."""
+    def rehearse(self, compile_only: CompileOnly) -> None:
+        """Launch all kernels of all kinds of steps, to have them compiled together."""
 
     def capture(self, *, show_progress: bool = False) -> int:
-        """Capture the steps worth capturing, after :meth:`warm_up`; returns their number."""
+        """Capture the steps worth capturing, after :meth:`rehearse`; returns their number."""
+
+    def warm_up(self) -> None:
+        """Run every other kind of step once, so that no request waits for anything."""
 
 
 def build_runner(

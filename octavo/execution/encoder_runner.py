@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from octavo.execution.pooling import PooledStep, PoolingState
-from octavo.kernels import padded_rows
+from octavo.kernels import CompileOnly, padded_rows
 from octavo.kernels.packed_attention import PackedPlan
 from octavo.models.pooled import PooledModel
 from octavo.platforms.transfer import to_device
@@ -21,6 +21,11 @@ class EncoderRunner:
         self._pooling = PoolingState(model.pooler, device)
         self._plan = plan
         self._device = device
+
+    def rehearse(self, compile_only: CompileOnly) -> None:
+        """See :meth:`octavo.execution.build.Runner.rehearse`."""
+        with compile_only():
+            self.warm_up()
 
     @torch.inference_mode()
     def warm_up(self) -> None:

@@ -6,7 +6,8 @@ short time to first token). Larger steps run as single launches: they keep the d
 takes. How work is captured is the device's matter: :class:`octavo.platforms.GraphCapture`.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +26,7 @@ Sample = Callable[[torch.Tensor], None]
 _MIXED_TOKENS = (32, 64, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
 _FIRST_TOKENS = (32, 64, 128, 256, 512)
 _FIRST_ROWS = 4
+_POLL_SECONDS = 0.005
 
 
 @dataclass(slots=True)
@@ -96,16 +98,24 @@ class StepGraphs:
         self._mixed: list[CapturedStep] = []
 
     def capture(
-        self, shapes: list[StepShape], forward: Forward, sample: Sample, *, show_progress: bool = False
+        self,
+        shapes: list[StepShape],
+        forward: Forward,
+        sample: Sample,
+        *,
+        is_ready: Callable[[StepShape], bool] = lambda shape: True,
+        show_progress: bool = False,
     ) -> None:
-        """Capture every shape; the step's kernels must be loaded, so that nothing compiles during the capture.
+        """Capture every shape.
 
         Args:
+            is_ready: whether a step's kernels are loaded; others are captured first, as nothing may be loaded during a
+                capture.
             show_progress: show a progress bar on a terminal if the capture takes long.
         """
         bar = start_bar(len(shapes), "Capturing graphs", "step sizes", is_wanted=show_progress)
         with bar, self._runtime.graph_capture() as graphs:
-            for shape in shapes:
+            for shape in _as_ready(shapes, is_ready):
                 captured = _capture_one(shape, graphs, forward, sample)
                 (self._mixed if shape.has_chunks else self._decodes).append(captured)
                 bar.update()
@@ -117,6 +127,18 @@ class StepGraphs:
         if not shape.has_chunks:
             return next((step for step in self._decodes if step.shape.num_rows >= shape.num_rows), None)
         return next((step for step in self._mixed if _fits(shape, step.shape)), None)
+
+
+def _as_ready(shapes: Sequence[StepShape], is_ready: Callable[[StepShape], bool]) -> Iterator[StepShape]:
+    """The shapes in their order, but for those that are not ready yet."""
+    left = list(shapes)
+    while left:
+        shape = next(filter(is_ready, left), None)
+        if shape is None:
+            time.sleep(_POLL_SECONDS)
+        else:
+            left.remove(shape)
+            yield shape
 
 
 def _capture_one(shape: StepShape, graphs: GraphCapture, run_forward: Forward, run_sample: Sample) -> CapturedStep:

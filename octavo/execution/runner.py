@@ -6,8 +6,6 @@ It is made of parts, chosen once at start: the forward pass with device state an
 the host only queues work.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 
@@ -19,7 +17,8 @@ from octavo.execution.recorded import RecordedSteps
 from octavo.execution.results import HeldStep, PendingStep
 from octavo.execution.sizes import StepSizes
 from octavo.execution.tail import Computed, Tail
-from octavo.kernels import StepShape, compile_together
+from octavo.kernels import CompileOnly, LaunchedKernels, StepShape
+from octavo.models.base import few_layers
 from octavo.platforms import runtime_of
 from octavo.platforms.transfer import to_device
 from octavo.records import BlockUpdate, NewRow, Step
@@ -38,6 +37,7 @@ class ModelRunner:
         self._tail = tail
         self._runtime = runtime_of(forward.device)
         self._graphs = StepGraphs(self._runtime)
+        self._rehearsed: dict[StepShape, LaunchedKernels] = {}
         self._recorded = RecordedSteps(self._runtime, tail.draw, is_on=records)
         self._prompt_vectors = PromptVectors(forward.model, forward.dtype, forward.device)
 
@@ -51,14 +51,28 @@ class ModelRunner:
             return self._tail.finish(step, self._compute(step))
 
     @torch.inference_mode()
+    def rehearse(self, compile_only: CompileOnly) -> None:
+        """See :meth:`octavo.execution.build.Runner.rehearse`.
+
+        Most models need all of their kernels in the first layers, so those come first: then the kernels compile while
+        the whole model is rehearsed, which also allocates what layers keep.
+        """
+        shapes = [*self.sizes.single, *self.sizes.captured]
+        with few_layers(self.forward.model), compile_only():
+            self._run_single()
+            for shape in self.sizes.captured:
+                self._run_size(shape)
+        for shape in shapes:
+            with compile_only() as self._rehearsed[shape]:
+                self._run_size(shape)
+
+    @torch.inference_mode()
     def warm_up(self) -> None:
-        """Compile all kernels and run the largest steps once, so that no request waits.
+        """Run the largest steps once, so that no request waits.
 
         The batch state has no rows, so nothing is stored. Steps to capture run with the capture.
         """
-        with compile_together(self.forward.device):
-            self._run_sizes([*self.sizes.single, *self.sizes.captured])
-        row = self._run_sizes(self.sizes.single)
+        row = self._run_single()
         if row is None:
             return
         # One request through the whole path, so that nothing is loaded or allocated for the first real one. What it
@@ -70,21 +84,31 @@ class ModelRunner:
         pending.result()
         self._tail.take_changes(Step(0, none, none, none, none, freed_slots=[0]))
 
-    def _run_sizes(self, shapes: Sequence[StepShape]) -> NewRow | None:
-        for shape in shapes:
-            _, logits = self._compute_shape(shape)
-            if logits is not None:
-                self._tail.draw(logits)
+    def _run_single(self) -> NewRow | None:
+        for shape in self.sizes.single:
+            self._run_size(shape)
         return self._tail.warm_up()
+
+    def _run_size(self, shape: StepShape) -> None:
+        _, logits = self._compute_shape(shape)
+        if logits is not None:
+            self._tail.draw(logits)
 
     @torch.inference_mode()
     def capture(self, *, show_progress: bool = False) -> int:
-        """Capture the steps worth capturing, after :meth:`warm_up`; returns their number.
+        """Capture the steps worth capturing, those first whose kernels are compiled; returns their number.
 
         Args:
             show_progress: show a progress bar on a terminal if the capture takes long.
         """
-        self._graphs.capture(self.sizes.captured, self._compute_drawing, self._tail.draw, show_progress=show_progress)
+        self._graphs.capture(
+            self.sizes.captured,
+            self._compute_drawing,
+            self._tail.draw,
+            is_ready=lambda shape: shape not in self._rehearsed or self._rehearsed[shape].are_ready(),
+            show_progress=show_progress,
+        )
+        self._rehearsed.clear()
         self._runtime.synchronize()
         return len(self.sizes.captured)
 

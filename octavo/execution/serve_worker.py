@@ -11,7 +11,8 @@ from octavo.errors import OctavoError
 from octavo.execution import messages
 from octavo.execution.worker import Worker
 from octavo.hub import find_model
-from octavo.platforms import select_platform
+from octavo.kernels import expect_to_compile
+from octavo.platforms import platform_type, select_platform
 from octavo.telemetry.logs import configure_logging
 from octavo.telemetry.phases import PhaseTimer
 
@@ -66,6 +67,7 @@ def make_worker(launch: messages.WorkerLaunch, device_index: int | None = None) 
     """
     settings = launch.settings
     source, config = find_model(settings)
+    expect_to_compile(platform_type(settings.device.device), settings.device.cache_root)
     platform = select_platform(settings.device.device, launch.rank if device_index is None else device_index)
     plan, phases = messages.from_plain(launch.plan), PhaseTimer(logger, logging.DEBUG)
     return Worker(

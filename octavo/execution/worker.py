@@ -25,7 +25,7 @@ from octavo.execution.offload import HostWeights, checksums
 from octavo.execution.results import HeldStep, PendingStep
 from octavo.hub import ModelSource
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import bind_kernels, expect_to_compile
+from octavo.kernels import bind_kernels, compile_together
 from octavo.layers.build import Build
 from octavo.layers.experts import Experts
 from octavo.layers.moe import Router
@@ -156,12 +156,16 @@ class Worker:
         )
         if not self._platform.runs_ahead:
             return
-        with self._phases.phase("kernels"):
-            runner.warm_up()
-        if self._platform.captures_graphs and not (is_pooling or settings.model.enforce_eager):
-            with self._phases.phase("graphs") as phase:
-                num_graphs = runner.capture(show_progress=self._shows_progress)
-                phase.note = f"{num_graphs} step sizes"
+        # The largest steps come last, as their kernels take longest to compile.
+        with compile_together(self._platform.device) as compile_only:
+            with self._phases.phase("kernels"):
+                runner.rehearse(compile_only)
+            if self._platform.captures_graphs and not (is_pooling or settings.model.enforce_eager):
+                with self._phases.phase("graphs") as phase:
+                    num_graphs = runner.capture(show_progress=self._shows_progress)
+                    phase.note = f"{num_graphs} step sizes"
+            with self._phases.phase("first steps"):
+                runner.warm_up()
 
     def _load_processors(self, plan: Plan) -> list[LogitsProcessor]:
         vllm_config = VllmConfig.of(
@@ -328,7 +332,6 @@ class Worker:
         load = self._settings.load
         with _out_of_memory_explained("the weights were loaded"):
             if self._loaded is None:
-                expect_to_compile(self._platform.device)
                 with self._phases.phase("model"):
                     self._loaded = self._build(self._platform.device)
             load_weights(

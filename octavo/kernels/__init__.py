@@ -36,12 +36,12 @@ from octavo.kernels.blocks import FORMATS, LANES, block_kernels
 from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.deferred_norm import DeferredNorm, defers_norms, rows_of
 from octavo.kernels.deferred_output import DeferredOutput, output_of
-from octavo.kernels.dispatch import compile_together, expect_to_compile
+from octavo.kernels.dispatch import CompileOnly, LaunchedKernels, compile_together
 from octavo.kernels.head_linear import HeadLinear, head_linear
 from octavo.kernels.indexer import choose_tokens
 from octavo.kernels.latent_attention import LatentSpec, finish_latent, latent_attention, latent_inputs, store_latent
 from octavo.kernels.linear import LinearOp, linear, padded_rows
 from octavo.kernels.scaled import FLOAT8, float8_linear, int8_linear, quantize_rows
-from octavo.kernels.select import bind_kernels
+from octavo.kernels.select import bind_kernels, expect_to_compile
 from octavo.kernels.state_space import StateInputs, causal_conv, gated_rms_norm, state_space_scan
 from octavo.kernels.step import DeviceState, DraftTensors, DrawTensors, InputTensors, StepKernels, step_kernels

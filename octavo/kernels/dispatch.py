@@ -8,7 +8,7 @@ implementations those of its device type. What a set lacks, and what no set is b
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 import torch
 
@@ -107,12 +107,29 @@ def keep_compiled(device: torch.device, root: str | None) -> None:
     """
 
 
-@device_function
-def expect_to_compile(device: torch.device) -> None:
-    """A hint that :func:`compile_together` follows in a few seconds: start what takes as long to start."""
+class LaunchedKernels(Protocol):
+    """Kernels that were launched in a context."""
+
+    def are_ready(self) -> bool:
+        """Whether launches need not wait for any of them."""
+
+
+CompileOnly = Callable[[], AbstractContextManager[LaunchedKernels]]
+"""Makes a context in which launches return at once, and only have their kernels compiled."""
 
 
 @device_function
-def compile_together(device: torch.device) -> AbstractContextManager[None]:
-    """A context in which kernels are compiled, several at a time, instead of run; on exit all are loaded."""
-    return nullcontext()
+def compile_together(device: torch.device) -> AbstractContextManager[CompileOnly]:
+    """A context in which new kernels are compiled several at a time; on exit all are loaded.
+
+    Within it a launch waits for its own kernel, not for others; within :data:`CompileOnly` for none.
+    """
+    return nullcontext(lambda: nullcontext(ReadyKernels()))
+
+
+class ReadyKernels:
+    """:class:`LaunchedKernels` of devices that do not compile."""
+
+    def are_ready(self) -> bool:
+        """See :meth:`LaunchedKernels.are_ready`."""
+        return True

@@ -19,3 +19,16 @@ def bind_kernels(platform: Platform, cache_root: str | None = None) -> None:
     import_module(_MODULES[platform.kernel_set])
     bind(platform.device, platform.kernel_set)
     keep_compiled(platform.device, cache_root)
+
+
+def expect_to_compile(platform: type[Platform], cache_root: str | None = None) -> None:
+    """A hint that an engine starts: where no kernels are kept yet, start what compiles them, which takes a second.
+
+    Args:
+        platform: the type of the engine's, which need not exist yet.
+        cache_root: see :func:`bind_kernels`.
+    """
+    if platform.kernel_set == "cuda":
+        from octavo.kernels.triton import compile_workers
+
+        compile_workers.expect_to_compile(cache_root)

@@ -5,7 +5,8 @@ layers; building blocks are in ``octavo/layers``. No family loops over its layer
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import ClassVar
 
@@ -117,6 +118,23 @@ class LayerStack(nn.Module):
         if self.embed_positions is not None:
             x = x + self.embed_positions(positions)
         return x if self.embed_norm is None else self.embed_norm(x)
+
+
+@contextmanager
+def few_layers(model: nn.Module) -> Iterator[None]:
+    """A context in which a model's stack, if it has one, ends behind its second layer.
+
+    The first layer differs from the others in what it gets, and in some models also in its feed-forward part.
+    """
+    stacks = [module for module in model.modules() if isinstance(module, LayerStack)]
+    whole = [stack.layers for stack in stacks]
+    for stack in stacks:
+        stack.layers = stack.layers[:2]
+    try:
+        yield
+    finally:
+        for stack, layers in zip(stacks, whole, strict=True):
+            stack.layers = layers
 
 
 class DecoderLM(CausalLM):

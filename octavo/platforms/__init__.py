@@ -18,5 +18,5 @@ from octavo.platforms.imagined import GPU_MODELS, ImaginedGpu
 from octavo.platforms.placement import Placement, place_threads
 from octavo.platforms.platform import DeviceMemory, Platform, compute_type
 from octavo.platforms.runtime import DeviceRuntime, Event, Graph, GraphCapture
-from octavo.platforms.select import describe_torch, has_cuda, runtime_of, select_platform
+from octavo.platforms.select import describe_torch, has_cuda, platform_type, runtime_of, select_platform
 from octavo.platforms.topology import available_cores, this_process

@@ -17,11 +17,8 @@ _RUNTIMES: dict[str, type[DeviceRuntime]] = {"cpu": CpuRuntime, "cuda": CudaRunt
 """Runtimes by torch's device type."""
 
 
-def select_platform(device: str, index: int | None = None) -> Platform:
-    """The platform for ``auto``, ``cpu`` or ``cuda``.
-
-    Args:
-        index: the number of the GPU to use, if there are GPUs; None for the current one.
+def platform_type(device: str) -> type[Platform]:
+    """The type of platform for ``auto``, ``cpu`` or ``cuda``; creates no context on a GPU.
 
     Raises:
         ConfigError: CUDA was requested and is not available.
@@ -32,7 +29,20 @@ def select_platform(device: str, index: int | None = None) -> Platform:
         raise ConfigError("device is 'cuda', but no usable CUDA device was found; check the driver or use 'cpu'.")
     if device == "auto" and _is_rocm_build() and torch.cuda.is_available():
         _warn_of_rocm()
-    return CudaPlatform(index) if device == "cuda" or (device == "auto" and has_cuda()) else CpuPlatform()
+    return CudaPlatform if device == "cuda" or (device == "auto" and has_cuda()) else CpuPlatform
+
+
+def select_platform(device: str, index: int | None = None) -> Platform:
+    """The platform for ``auto``, ``cpu`` or ``cuda``.
+
+    Args:
+        index: the number of the GPU to use, if there are GPUs; None for the current one.
+
+    Raises:
+        ConfigError: see :func:`platform_type`.
+    """
+    selected = platform_type(device)
+    return CudaPlatform(index) if selected is CudaPlatform else selected()
 
 
 @cache

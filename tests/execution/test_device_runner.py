@@ -3,6 +3,7 @@
 import gc
 import random
 import weakref
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from octavo.execution.sampling_tail import SamplingTail
 from octavo.execution.sizes import DeviceSizes
 from octavo.hub.model_config import LayerType, ModelConfig
 from octavo.kernels import StepShape
+from octavo.kernels.dispatch import ReadyKernels
 from octavo.kernels.triton.attention import TritonAttention
 from octavo.kernels.triton.step import TritonStepKernels
 from octavo.models.base import CausalLM
@@ -113,6 +115,40 @@ def test_captured_steps_draw_the_same_tokens(architecture: str, monkeypatch: pyt
         id: tokens(outputs) for id, outputs in expected.items()
     }
     assert {shape.has_chunks for shape in replayed} == {False, True}
+
+
+def test_few_layers_are_rehearsed_before_all() -> None:
+    config = tiny_config("LlamaForCausalLM", ("full_attention",) * 3, None)
+    model = tiny_model(config)
+    engine = DeviceEngine(config, model, max_num_seqs=2, max_num_batched_tokens=32)
+    runs: list[int] = []
+    for index, layer in enumerate(engine.runner.forward.model.model.layers):
+        layer.register_forward_hook(lambda *_, index=index: runs.append(index))
+    engine.runner.rehearse(lambda: nullcontext(ReadyKernels()))
+    num_sizes = len(engine.runner.sizes.single) + len(engine.runner.sizes.captured)
+    assert runs == [0, 1] * num_sizes + [0, 1, 2] * num_sizes
+
+
+def test_steps_whose_kernels_are_not_compiled_are_captured_last() -> None:
+    config = tiny_config("LlamaForCausalLM", ("full_attention",), None)
+    engine = DeviceEngine(config, tiny_model(config), max_num_seqs=2, max_num_batched_tokens=32)
+    captured: list[StepShape] = []
+    largest, *others = engine.runner.sizes.captured
+
+    class Kernels:
+        """Of the largest size; ready some time after all others were captured."""
+
+        num_asked = 0
+
+        def are_ready(self) -> bool:
+            self.num_asked += captured == others
+            return self.num_asked > 2
+
+    engine.runner._rehearsed[largest] = Kernels()
+    run = engine.runner._compute_drawing
+    engine.runner._compute_drawing = lambda shape: (captured.append(shape), run(shape))[1]  # type: ignore[method-assign]
+    assert engine.runner.capture() == len(captured)
+    assert captured == [*others, largest]
 
 
 def test_the_host_leaves_alone_what_it_has_sent(monkeypatch: pytest.MonkeyPatch) -> None:

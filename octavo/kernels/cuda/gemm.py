@@ -58,13 +58,13 @@ class ClusterGemm:
             or num_weights % (16 if is_gated else 8)
             or num_features * self._weight.element_size() < STEP_BYTES
             or not (self._bias is None or self._bias.dtype is dtype)
-            or not library.has(SOURCE)
         ):
             return None
         is_float8 = self._scales is not None
-        return choose_tile(
+        tile = choose_tile(
             num_rows, num_weights, num_features, is_gated=is_gated, is_float8=is_float8, num_sms=self._num_sms
         )
+        return tile if tile is not None and library.has(SOURCE) else None
 
     def multiply(
         self,

@@ -33,12 +33,13 @@ class KernelLibrary:
     functions: dict[tuple[CudaKernel, torch.device], int] = field(default_factory=dict)
     _pool: Executor | None = None
     _ahead: dict[tuple[CudaKernel, torch.device], Future[int]] = field(default_factory=dict)
+    _launched: set[Future[int]] | None = None
     _failed: set[Path] = field(default_factory=set)
 
     @property
     def compiles_only(self) -> bool:
         """Whether kernels are compiled, not run."""
-        return self._pool is not None
+        return self._launched is not None
 
     def find(self, kernel: CudaKernel, device: torch.device) -> int:
         """The function to launch.
@@ -48,20 +49,26 @@ class KernelLibrary:
         """
         key = kernel, device
         if key not in self.functions:
+            self._settle(kernel.source)
+        if key not in self.functions:
             self.functions[key] = _load(kernel, self.folder)
         return self.functions[key]
 
     def submit(self, kernel: CudaKernel, device: torch.device) -> None:
-        """Let a thread compile and load a kernel, in the context of :meth:`compile_ahead`."""
+        """Let a thread compile and load a kernel, in the context of :meth:`compile_only`."""
+        assert self._pool is not None and self._launched is not None, "kernels are compiled ahead"
         key = kernel, device
-        if self._pool is not None and key not in self.functions and key not in self._ahead:
+        if key in self.functions:
+            return
+        if key not in self._ahead:
             self._ahead[key] = self._pool.submit(_load, kernel, self.folder)
+        self._launched.add(self._ahead[key])
 
     @contextmanager
     def compile_ahead(self, make_current: Callable[[], None]) -> Iterator[None]:
-        """A context in which launches only compile and load their kernels, several at a time.
+        """A context for :meth:`compile_only`, on exit from which all kernels are loaded.
 
-        A kernel that does not compile is reported on exit, and those of its source are not used from then on.
+        A kernel that does not compile is reported, and those of its source are not used from then on.
 
         Args:
             make_current: makes the device that of the calling thread.
@@ -70,18 +77,37 @@ class KernelLibrary:
             self._pool = pool
             try:
                 yield
-                for key, loaded in self._ahead.items():
-                    try:
-                        self.functions[key] = loaded.result()
-                    except (CompileError, DriverError) as error:
-                        self._give_up(key[0].source, error)
+                for source in {kernel.source for kernel, _ in self._ahead}:
+                    self._settle(source)
             finally:
                 self._pool = None
                 self._ahead.clear()
 
+    @contextmanager
+    def compile_only(self) -> Iterator[set[Future[int]]]:
+        """A context in which launches only have their kernels compiled and loaded, several at a time: those to come."""
+        self._launched = set()
+        try:
+            yield self._launched
+        finally:
+            self._launched = None
+
     def has(self, source: Path) -> bool:
-        """Whether kernels of a source can be used: there are compiler and driver, and none has failed to compile."""
+        """Whether kernels of a source can be used: there are compiler and driver, and none has failed to compile.
+
+        Where kernels are to run, it waits for those of the source that are compiled ahead.
+        """
+        if not self.compiles_only:
+            self._settle(source)
         return source not in self._failed and _is_available()
+
+    def _settle(self, source: Path) -> None:
+        """Wait for the kernels of a source."""
+        for key in [key for key in self._ahead if key[0].source == source]:
+            try:
+                self.functions[key] = self._ahead.pop(key).result()
+            except (CompileError, DriverError) as error:
+                self._give_up(source, error)
 
     def _give_up(self, source: Path, error: Exception) -> None:
         if source not in self._failed:

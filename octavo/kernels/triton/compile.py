@@ -1,31 +1,46 @@
 """Compiles many kernels at a time, before the first of them runs, and says where they are kept."""
 
 import hashlib
-import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import triton
-from triton.runtime._async_compile import active_mode
+from triton.runtime import build
+from triton.runtime._async_compile import FutureKernel, active_mode
 from triton.runtime.cache import get_cache_manager
 from triton.runtime.jit import JITFunction
 
 from octavo.kernels.cuda.library import library
-from octavo.kernels.dispatch import compile_together, expect_to_compile, keep_compiled
-from octavo.kernels.triton.compile_workers import CompileWorkers
-from octavo.kernels.triton.compiler_key import has_key, keep_kernels
+from octavo.kernels.dispatch import CompileOnly, ReadyKernels, compile_together, keep_compiled
+from octavo.kernels.triton.compile_workers import CompileWorkers, workers_for
+from octavo.kernels.triton.compiler_key import keep_kernels
+from octavo.kernels.triton.kept_kernels import kernel_folder
 from octavo.kernels.triton.kernel_description import describe
 from octavo.kernels.triton.launch import IS_INTERPRETED
-from octavo.platforms import num_devices, runtime_of
+from octavo.platforms import runtime_of
 
 _NUM_THREADS = 32
+_build = build._build
+
+
+def _build_quickly(
+    name: str, source: str, folder: str, library_dirs: Any, include_dirs: Any, libraries: Any, flags: Any, *more: Any
+) -> str:
+    """Compile C as Triton does, with fewer optimizations, in half the time.
+
+    Triton 3.6 has about 25 launchers for a model; they only hand arguments on to the driver.
+    """
+    return _build(name, source, folder, library_dirs, include_dirs, libraries, [*flags, "-O1"], *more)
+
+
+build._build = _build_quickly
 
 
 @dataclass
@@ -34,11 +49,11 @@ class _Compiling:
 
     Attributes:
         folder: of kept kernels; None for that of Triton's variable.
-        workers: started before they are needed.
+        driver: loads Triton's driver; None if that has not begun.
     """
 
     folder: Path | None = None
-    workers: CompileWorkers | None = None
+    driver: threading.Thread | None = None
 
 
 _compiling = _Compiling()
@@ -47,39 +62,31 @@ _compiling = _Compiling()
 @keep_compiled.register("cuda")
 def _keep_compiled(device: torch.device, root: str | None) -> None:
     """Below a folder of Octavo's own, which can be deleted as a whole; Triton's variable for it stays in force."""
-    tritons_own = os.environ.get("TRITON_CACHE_DIR")
-    if root is None and tritons_own:
-        library.folder = Path(tritons_own) / "cuda"
-        return
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    folder = caches / "octavo" if root is None else Path(root)
-    _compiling.folder = folder.expanduser() / "kernels"
-    keep_kernels(_compiling.folder)
-    library.folder = _compiling.folder / "cuda"
+    _compiling.folder = kernel_folder(root)
+    if _compiling.folder is not None:
+        keep_kernels(_compiling.folder)
+    library.folder = Path(triton.knobs.cache.dir) / "cuda"
+    if _compiling.driver is None and not IS_INTERPRETED:
+        _compiling.driver = threading.Thread(target=_load_driver, name="triton-driver", daemon=True)
+        _compiling.driver.start()
 
 
-@expect_to_compile.register("cuda")
-def _expect_to_compile(device: torch.device) -> None:
-    """Where kernels were kept before, most may be there; then a kernel that is missing starts the processes."""
-    folder = _compiling.folder
-    if folder is not None and not has_key(folder) and _compiling.workers is None and not IS_INTERPRETED:
-        _compiling.workers = CompileWorkers(folder, num_devices())
-        _compiling.workers.start()
+def _load_driver() -> None:
+    """Triton 3.6 compiles it from C at the first start, which takes as long as loading a small model."""
+    with suppress(Exception):  # the first launch reports what is wrong
+        _ = triton.runtime.driver.active
 
 
 @compile_together.register("cuda")
 @contextmanager
-def _compile_together(device: torch.device) -> Iterator[None]:
+def _compile_together(device: torch.device) -> Iterator[CompileOnly]:
     """Kernels found in Triton's cache on disk are only loaded."""
     if IS_INTERPRETED:
-        yield
+        yield lambda: nullcontext(ReadyKernels())
         return
-    workers = _compiling.workers or CompileWorkers(_compiling.folder, num_devices())
-    _compiling.workers = None
-    launch, compile_kernel = JITFunction.run, JITFunction._do_compile
-
-    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-        return launch(self, *args, grid=grid, warmup=True, **options)
+    if _compiling.driver is not None:
+        _compiling.driver.join()
+    compile_kernel = JITFunction._do_compile
 
     def describe_first(
         self: Any, key: Any, signature: Any, device: int, constants: Any, options: Any, attributes: Any, warmup: bool
@@ -90,16 +97,56 @@ def _compile_together(device: torch.device) -> Iterator[None]:
         return compile_kernel(self, key, signature, device, constants, options, attributes, warmup)
 
     with (
-        closing(workers),
+        closing(workers_for(_compiling.folder)) as workers,
         ThreadPoolExecutor(_NUM_THREADS, initializer=runtime_of(device).make_current) as pool,
         _Ahead(pool, workers) as mode,
         library.compile_ahead(runtime_of(device).make_current),
     ):
-        JITFunction.run, JITFunction._do_compile = compile_only, describe_first
+        JITFunction._do_compile = describe_first
         try:
-            yield
+            yield _compile_only
         finally:
-            JITFunction.run, JITFunction._do_compile = launch, compile_kernel
+            JITFunction._do_compile = compile_kernel
+
+
+@contextmanager
+def _compile_only() -> Iterator["_Launched"]:
+    """Launches return at once."""
+    launch = JITFunction.run
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        kernel = launch(self, *args, grid=grid, warmup=True, **options)
+        launched.add(kernel)
+        return kernel
+
+    with library.compile_only() as loading:
+        launched = _Launched(loading)
+        JITFunction.run = compile_only
+        try:
+            yield launched
+        finally:
+            JITFunction.run = launch
+
+
+class _Launched:
+    """See :class:`octavo.kernels.dispatch.LaunchedKernels`.
+
+    Args:
+        loading: kernels in CUDA C++, to which a context adds.
+    """
+
+    def __init__(self, loading: set[Future[int]]) -> None:
+        self._unfinished: set[FutureKernel] = set()
+        self._loading = loading
+
+    def add(self, kernel: Any) -> None:
+        """Add a kernel as Triton returns it: to come, or compiled."""
+        if isinstance(kernel, FutureKernel):
+            self._unfinished.add(kernel)
+
+    def are_ready(self) -> bool:
+        self._unfinished = {kernel for kernel in self._unfinished if kernel.kernel is None and not kernel.future.done()}
+        return not self._unfinished and all(kernel.done() for kernel in self._loading)
 
 
 class _Ahead(triton.AsyncCompileMode):

@@ -19,7 +19,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeVar
 
-from octavo.platforms import CpuPlatform, available_cores
+from octavo.kernels.triton.kept_kernels import is_unused, kernel_folder
+from octavo.platforms import CpuPlatform, available_cores, num_devices
 
 T = TypeVar("T")
 
@@ -50,13 +51,15 @@ class _Here(Enum):
 class CompileWorkers:
     """Compiles kernels in other processes while some are there, else in threads of this one.
 
-    Args:
+    Attributes:
         folder: of kept kernels; None for that of Triton's variable.
+
+    Args:
         num_devices: of this machine, whose engines may all start at the same time.
     """
 
     def __init__(self, folder: Path | None, num_devices: int) -> None:
-        self._folder = folder
+        self.folder = folder
         self._num_devices = num_devices
         self._sockets: list[socket.socket] = []
         self._process: subprocess.Popen[bytes] | None = None
@@ -66,8 +69,12 @@ class CompileWorkers:
         self._is_started = False
         self._has_processes = False
 
-    def start(self) -> None:
-        """Start the processes, unless that was done; they take kernels a few seconds later."""
+    def start(self, num_here: int = _NUM_HERE) -> None:
+        """Start the processes, unless that was done; they take kernels a second later.
+
+        Args:
+            num_here: kernels that are compiled in this process at a time until then.
+        """
         with self._lock:
             if self._is_started:
                 return
@@ -78,7 +85,7 @@ class CompileWorkers:
             if self._process is None:
                 places = [_Here.FOR_GOOD] * _NUM_HERE_ALONE
             else:
-                places = [_Here.WHILE_STARTING] * _NUM_HERE
+                places = [_Here.WHILE_STARTING] * num_here
             for place in places:
                 self._free.put(place)
 
@@ -124,7 +131,7 @@ class CompileWorkers:
         path = f"{_ROOT}{os.pathsep}{others_path}" if others_path else _ROOT
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", _PROGRAM, str(self._folder or ""), *map(str, numbers)],
+                [sys.executable, "-P", _PROGRAM, str(self.folder or ""), *map(str, numbers)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -142,6 +149,33 @@ class CompileWorkers:
             is_ready = _receive(channel, _START_SECONDS) == READY
             self._has_processes |= is_ready
             self._free.put(channel if is_ready else _Here.FOR_GOOD)
+
+
+_expected: list[CompileWorkers] = []
+"""Those that were started before an engine asked for them; one at most."""
+
+
+def expect_to_compile(root: str | None) -> None:
+    """Start the processes of an engine that has no kernels yet; where some are kept, they start with a missing one.
+
+    Args:
+        root: the setting ``cache_root``.
+    """
+    folder = kernel_folder(root)
+    if folder is not None and is_unused(folder) and not _expected:
+        workers = CompileWorkers(folder, num_devices())
+        workers.start(num_here=0)
+        _expected.append(workers)
+
+
+def workers_for(folder: Path | None) -> CompileWorkers:
+    """The expected workers, if there are any for this folder, else new ones; the caller closes them."""
+    while _expected:
+        workers = _expected.pop()
+        if workers.folder == folder:
+            return workers
+        workers.close()
+    return CompileWorkers(folder, num_devices())
 
 
 def _number(num_devices: int) -> int:

@@ -1,20 +1,20 @@
-"""Triton's key of its own files, kept from one start to the next.
+"""How Triton keeps compiled kernels, so that a folder of them may be copied to another place or machine.
 
-Triton hashes all of its files once in every process, before it looks for the first kernel in its cache; one library
-among them has 400 MB. Here the key is kept beside the kernels, and holds as long as all files have the same sizes and
-times of change. A kernel's own key is made the same in every process.
+Triton hashes its files in every process, before it looks for the first kernel in its cache; one library among them has
+400 MB. An installer has written the hashes of all files down, so here that part of a kernel's key is the hash of the
+installer's list. Kernels that were compiled on one machine are found on another one with the same versions.
 """
 
+import csv
 import hashlib
-import os
-from collections.abc import Iterator
-from contextlib import suppress
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import triton
 from triton.runtime import cache as triton_cache
+from triton.runtime.cache import FileCacheManager
 from triton.runtime.jit import DependenciesFinder
 
 _compute_key = triton_cache.triton_key
@@ -35,50 +35,49 @@ DependenciesFinder._update_hash = _update_complete_hash
 
 
 def keep_kernels(folder: Path) -> None:
-    """Let Triton keep compiled kernels, and its key, in ``folder``."""
+    """Let Triton keep compiled kernels in ``folder``, under keys with :func:`compiler_key`."""
     triton.knobs.cache.dir = str(folder)
-    keep_compiler_key(folder)
+    triton_cache.triton_key = compiler_key
+    if triton.knobs.cache.manager_class is None:
+        triton.knobs.cache.manager_class = KeptFiles
 
 
-def has_key(folder: Path) -> bool:
-    """Whether a process has compiled or looked for kernels there."""
-    return (folder / "compiler-key").exists()
+class KeptFiles(FileCacheManager):
+    """Finds the files of a kernel beside each other; Triton notes their absolute paths."""
+
+    def get_group(self, filename: str) -> dict[str, str] | None:
+        """Paths by name of the files that were kept together with ``filename``; None if there are none."""
+        group = self.get_file(f"__grp__{filename}")
+        if group is None:
+            return None
+        names = json.loads(Path(group).read_text(encoding="utf-8"))["child_paths"]
+        return {name: path for name in names if (path := self.get_file(name)) is not None}
 
 
-def keep_compiler_key(folder: Path) -> None:
-    """Let Triton take its key from a file in ``folder``, where one process leaves it for the next."""
-
-    @cache
-    def kept_key() -> str:
-        state = _state_of_files()
-        with suppress(OSError, ValueError):
-            kept_state, key = (folder / "compiler-key").read_text().split("\n", 1)
-            if kept_state == state:
-                return key
-        key = _compute_key()
-        with suppress(OSError):  # a folder that cannot be written costs time, as Triton's cache in it does
-            folder.mkdir(parents=True, exist_ok=True)
-            unfinished = folder / f"compiler-key.{os.getpid()}"
-            unfinished.write_text(f"{state}\n{key}")
-            unfinished.replace(folder / "compiler-key")
-        return key
-
-    triton_cache.triton_key = kept_key
+@cache
+def compiler_key() -> str:
+    """The key of the files that this process has of Triton."""
+    return _recorded_key(Path(triton.__file__).parent) or _compute_key()
 
 
-def _state_of_files() -> str:
-    """A hash of the names, sizes and times of change of all of Triton's files."""
-    state = hashlib.sha256()
-    for file in sorted(_files(os.path.dirname(triton.__file__)), key=lambda file: file.path):
-        status = file.stat()
-        state.update(f"{file.path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-    return state.hexdigest()
+def _recorded_key(package: Path) -> str | None:
+    """The key by the list of an installed package's files; None without a list, or if files have other sizes.
+
+    Source: https://packaging.python.org/en/latest/specifications/recording-installed-packages/
+    """
+    for record in sorted(package.parent.glob("*.dist-info/RECORD")):
+        if package.name not in record.parent.name:
+            continue
+        text = record.read_text(encoding="utf-8")
+        rows = sorted(csv.reader(text.splitlines()))
+        files = [row for row in rows if row[0].startswith(f"{package.name}/") and row[1]]
+        if files and all(_has_size(package.parent / path, int(size)) for path, _, size in files):
+            return f"{triton.__version__}-{hashlib.sha256(repr(files).encode()).hexdigest()}"
+    return None
 
 
-def _files(folder: str) -> Iterator[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if not entry.is_dir():
-                yield entry
-            elif entry.name != "__pycache__":
-                yield from _files(entry.path)
+def _has_size(file: Path, size: int) -> bool:
+    try:
+        return file.stat().st_size == size
+    except OSError:
+        return False

@@ -10,6 +10,7 @@ import collections
 import os
 import pkgutil
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -30,7 +31,7 @@ from octavo.execution.runner import ModelRunner
 from octavo.execution.sampling_tail import SamplingTail
 from octavo.execution.sizes import DeviceSizes
 from octavo.kernels import triton as triton_kernels
-from octavo.kernels.dispatch import bind
+from octavo.kernels.dispatch import ReadyKernels, bind
 from octavo.kernels.triton import (  # noqa: F401
     launch,
     linear,
@@ -227,7 +228,7 @@ def main(case: str) -> None:
     draws = make_draws(forward, plan, TritonStepKernels())
     tail = SamplingTail(forward, draws, plan, config.vocab_size, draw_on_device=DeviceSampler)
     with torch.inference_mode():
-        ModelRunner(forward, tail, sizes)._run_sizes([*sizes.single, *sizes.captured])
+        ModelRunner(forward, tail, sizes).rehearse(lambda: nullcontext(ReadyKernels()))
     for name, count in sorted(compiled.items()):
         print(name, count)
 

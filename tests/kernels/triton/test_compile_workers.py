@@ -135,6 +135,13 @@ def test_processes_take_kernels(start: Start, tmp_path: Path) -> None:
     assert b"kernel" in (tmp_path / "python.log").read_bytes()
 
 
+def test_processes_that_start_early_take_all_kernels(start: Start, tmp_path: Path) -> None:
+    workers = start(f"time.sleep(0.2)\n{textwrap.dedent(SERVE.format(then='pass'))}")
+    workers.start(num_here=0)
+    assert compile_all(workers) == list(range(40))
+    assert (tmp_path / "python.log").read_bytes().count(b"kernel") == 40
+
+
 def test_processes_that_hang_are_given_up(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_workers, "_START_SECONDS", 0.1)
     monkeypatch.setattr(compile_workers, "_COMPILE_SECONDS", 0.1)

@@ -19,8 +19,9 @@ from triton.runtime.cache import get_cache_manager  # noqa: E402
 from octavo.kernels import dispatch, expect_to_compile  # noqa: E402
 from octavo.kernels.select import bind_kernels  # noqa: E402
 from octavo.kernels.triton import compile as triton_compile  # noqa: E402
-from octavo.kernels.triton import compiler_key  # noqa: E402
-from octavo.platforms import ImaginedGpu  # noqa: E402
+from octavo.kernels.triton import compile_workers, compiler_key  # noqa: E402
+from octavo.kernels.triton.compile_workers import CompileWorkers  # noqa: E402
+from octavo.platforms import CpuPlatform, CudaPlatform, ImaginedGpu, Platform  # noqa: E402
 
 KEY = "A" * 52
 
@@ -30,6 +31,7 @@ def _restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "_bound_sets", dispatch._bound_sets.copy())
     monkeypatch.setitem(triton.knobs.cache.__dict__, "dir", "")
     monkeypatch.delitem(triton.knobs.cache.__dict__, "dir")
+    monkeypatch.setattr(triton.knobs.cache, "manager_class", None)
     monkeypatch.setenv("TRITON_CACHE_DIR", "")
     monkeypatch.setattr(triton_cache, "triton_key", triton_cache.triton_key)
 
@@ -58,47 +60,54 @@ def test_tritons_own_variable_holds_unless_a_folder_is_set(tmp_path: Path, monke
 
 
 @pytest.fixture
-def keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """A compiler of two files, and every key that is computed of it."""
+def package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A compiler of two files, as an installer leaves it; without its list the key is "computed"."""
     package = tmp_path / "triton"
     (package / "_C").mkdir(parents=True)
     (package / "__init__.py").write_text("")
     (package / "_C" / "library.so").write_text("first")
-    computed: list[str] = []
-
-    def compute() -> str:
-        computed.append(f"key {len(computed)}\nof two lines")
-        return computed[-1]
-
+    record = tmp_path / "triton-3.6.0.dist-info" / "RECORD"
+    record.parent.mkdir()
+    record.write_text(
+        "triton/__init__.py,sha256=A,0\ntriton/_C/library.so,sha256=B,5\ntriton/__pycache__/x.pyc,,\nother.py,sha256=C,7\n"
+    )
     monkeypatch.setattr(triton, "__file__", str(package / "__init__.py"))
-    monkeypatch.setattr(compiler_key, "_compute_key", compute)
-    return computed
+    monkeypatch.setattr(compiler_key, "_compute_key", lambda: "computed")
+    return package
 
 
-def key_of_a_new_process(folder: Path) -> str:
-    compiler_key.keep_compiler_key(folder)
-    return triton_cache.triton_key()
+def key_of_a_new_process() -> str:
+    compiler_key.compiler_key.cache_clear()
+    return compiler_key.compiler_key()
 
 
-def test_the_compilers_key_is_computed_when_its_files_change(tmp_path: Path, keys: list[str]) -> None:
-    folder = tmp_path / "kernels"
-    assert [key_of_a_new_process(folder) for _ in range(3)] == [keys[0]] * 3
-    assert len(keys) == 1
-    (tmp_path / "triton" / "_C" / "library.so").write_text("second")
-    assert key_of_a_new_process(folder) == keys[1] != keys[0]
-    (folder / "compiler-key").write_text("cut off")
-    assert key_of_a_new_process(folder) == keys[2]
-    assert [file.name for file in folder.iterdir()] == ["compiler-key"]
+def test_the_compilers_key_is_that_of_the_installers_list(package: Path) -> None:
+    key = key_of_a_new_process()
+    assert key != "computed"
+    elsewhere = package.parent.rename(package.parent.with_name("elsewhere"))
+    triton.__file__ = str(elsewhere / "triton" / "__init__.py")
+    assert key_of_a_new_process() == key
+    record = elsewhere / "triton-3.6.0.dist-info" / "RECORD"
+    record.write_text(record.read_text().replace("sha256=B", "sha256=D"))
+    assert key_of_a_new_process() not in (key, "computed")
 
 
-def test_a_folder_that_cannot_be_written_keeps_no_key(tmp_path: Path, keys: list[str]) -> None:
-    (tmp_path / "file").write_text("")
-    assert key_of_a_new_process(tmp_path / "file" / "kernels") == keys[0]
-    assert key_of_a_new_process(tmp_path / "file" / "kernels") == keys[1]
+@pytest.mark.parametrize("change", ["size", "file", "list"])
+def test_the_compilers_key_is_computed_where_the_list_is_not_right(change: str, package: Path) -> None:
+    library = package / "_C" / "library.so"
+    match change:
+        case "size":
+            library.write_text("of another size")
+        case "file":
+            library.unlink()
+        case _:
+            (package.parent / "triton-3.6.0.dist-info").rename(package.parent / "torch-2.11.0.dist-info")
+    assert key_of_a_new_process() == "computed"
 
 
-def test_a_kept_key_is_tritons_own(tmp_path: Path) -> None:
-    assert key_of_a_new_process(tmp_path) == key_of_a_new_process(tmp_path) == compiler_key._compute_key()
+def test_keys_of_kernels_in_octavos_folder_have_the_compilers_key(tmp_path: Path) -> None:
+    bind_kernels(ImaginedGpu(1 << 30), str(tmp_path))
+    assert triton_cache.triton_key is compiler_key.compiler_key
 
 
 @pytest.mark.parametrize("description", [None, b"described"])
@@ -136,20 +145,34 @@ def test_a_kernel_is_kept_once_it_is_compiled(tmp_path: Path, monkeypatch: pytes
     assert triton_compile._is_kept("key", "kernel")
 
 
+def test_a_folder_of_kernels_may_be_moved(tmp_path: Path) -> None:
+    bind_kernels(ImaginedGpu(1 << 30), str(tmp_path / "first"))
+    cache = get_cache_manager(KEY)
+    files = {name: cache.put("{}", name) for name in ("kernel.json", "kernel.cubin")}
+    cache.put_group("kernel.json", files)
+    assert get_cache_manager(KEY).get_group("kernel.json") == files
+    (tmp_path / "first").rename(tmp_path / "second")
+    bind_kernels(ImaginedGpu(1 << 30), str(tmp_path / "second"))
+    moved = {name: path.replace("/first/", "/second/") for name, path in files.items()}
+    assert get_cache_manager(KEY).get_group("kernel.json") == moved
+    assert get_cache_manager(KEY).get_group("other.json") is None
+
+
+@pytest.mark.parametrize("platform", [CpuPlatform, CudaPlatform])
 @pytest.mark.parametrize("is_new", [True, False])
 def test_processes_start_early_where_nothing_is_kept(
-    is_new: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_new: bool, platform: type[Platform], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[Path] = []
-    workers = SimpleNamespace(start=lambda: started.append(tmp_path / "kernels"))
-    monkeypatch.setattr(triton_compile, "_compiling", triton_compile._Compiling())
-    monkeypatch.setattr(triton_compile, "CompileWorkers", lambda folder, num_devices: workers)
-    monkeypatch.setattr(triton_compile, "IS_INTERPRETED", False)
-    platform = ImaginedGpu(1 << 30)
-    bind_kernels(platform, str(tmp_path))
+    started: list[CompileWorkers] = []
+    monkeypatch.setattr(compile_workers, "_expected", [])
+    monkeypatch.setattr(CompileWorkers, "start", lambda workers, num_here: started.append(workers))
+    folder = tmp_path / "kernels"
+    folder.mkdir()
     if not is_new:
-        (tmp_path / "kernels").mkdir()
-        (tmp_path / "kernels" / "compiler-key").write_text("")
+        (folder / "kernel").write_text("")
     for _ in range(2):
-        expect_to_compile(platform.device)
-    assert started == ([tmp_path / "kernels"] if is_new else [])
+        expect_to_compile(platform, str(tmp_path))
+    assert [workers.folder for workers in started] == ([folder] if is_new and platform is CudaPlatform else [])
+    engines_own = compile_workers.workers_for(folder)
+    assert engines_own in started or not started
+    assert compile_workers.workers_for(folder) not in started, "they are one engine's"
