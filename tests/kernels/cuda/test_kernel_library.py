@@ -51,14 +51,18 @@ def test_kernels_are_compiled_together_and_not_run(
     kernels = [CudaKernel(source, "multiply", (("ROWS", rows),)) for rows in (16, 32, 64)]
     new_launch(kernels[0]).run()
     with library.compile_ahead(lambda: prepared.append(True)):
-        for kernel in (*kernels, *kernels):
-            new_launch(kernel).run()
+        with library.compile_only() as loading:
+            for kernel in (*kernels, *kernels):
+                new_launch(kernel).run()
+        assert len(loading) == 2
+        assert len(fake_driver.launched) == 1
+        new_launch(kernels[2]).run()  # waits for its kernel
+        assert len(fake_driver.launched) == 2
     assert len(fake_driver.loaded) == 3
-    assert len(fake_driver.launched) == 1
     assert prepared
-    new_launch(kernels[2]).run()
+    new_launch(kernels[1]).run()
     assert len(fake_driver.loaded) == 3
-    assert len(fake_driver.launched) == 2
+    assert len(fake_driver.launched) == 3
 
 
 def test_a_source_that_does_not_compile_is_given_up(
@@ -68,9 +72,11 @@ def test_a_source_that_does_not_compile_is_given_up(
     kernels = [CudaKernel(wrong, "multiply", (("ROWS", rows),)) for rows in (16, 32)]
     assert library.has(wrong)
     with caplog.at_level(logging.WARNING), library.compile_ahead(lambda: None):
-        for kernel in (*kernels, CudaKernel(right, "multiply")):
-            new_launch(kernel).run()
-    assert not library.has(wrong)
+        with library.compile_only():
+            for kernel in (*kernels, CudaKernel(right, "multiply")):
+                new_launch(kernel).run()
+            assert library.has(wrong)  # nothing waits where kernels are only compiled
+        assert not library.has(wrong)
     assert library.has(right)
     (message,) = caplog.messages
     assert "wrong.cu" in message and "error: it has one" in message
