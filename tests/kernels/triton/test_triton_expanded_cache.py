@@ -150,6 +150,7 @@ def test_which_kernel_reads_a_quantised_cache(
         found.append(f"hopper {args[0].storage_offset() // SIZE}")
 
     monkeypatch.setattr(prefill, "can_hopper_prefill", lambda q, k, cache: cache is None)
+    monkeypatch.setattr(prefill, "num_multiprocessors", lambda device: 132)  # a CPU has none where kernels are compiled
     monkeypatch.setattr(prefill, "hopper_prefill", lambda *args, **_: found.append("hopper"))
     monkeypatch.setattr(prefill, "portable_prefill", lambda *args, **_: found.append("portable"))
     monkeypatch.setattr(prefill_expand, "hopper_prefill", expanded_hopper)
