@@ -3,17 +3,15 @@
 Configurations of quantised checkpoints need not list the layers that were left as they are, and say little of heads.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from octavo.errors import UnsupportedModelError
+from octavo.errors import UnsupportedModelError, WeightsError
 from octavo.hub.json_file import read_json
+from octavo.hub.safetensors_json import read_tensor_entries
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_LENGTH_BYTES, _MAX_HEADER_BYTES = 8, 100_000_000
 _WEIGHT, _BIAS = ".weight", ".bias"
 
 
@@ -54,15 +52,11 @@ def _tensor_names(folder: Path) -> Iterable[str]:
             return ()
         return found if isinstance(found, dict) else ()
     single = [folder / _SINGLE] if (folder / _SINGLE).is_file() else sorted(folder.glob("*.safetensors"))
-    return [name for path in single for name in _header(path)]
+    return [name for path in single for name in _names_in(path)]
 
 
-def _header(path: Path) -> dict[str, Any]:
-    """See :mod:`octavo.models.loading.safetensors_header`, which says what is wrong with a header."""
+def _names_in(path: Path) -> Iterable[str]:
     try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-            header = json.loads(file.read(length)) if length <= _MAX_HEADER_BYTES else None
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return header if isinstance(header, dict) else {}
+        return read_tensor_entries(path)[0]
+    except WeightsError:
+        return ()

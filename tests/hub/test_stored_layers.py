@@ -41,3 +41,9 @@ def test_what_cannot_be_read_tells_nothing(name: str, content: bytes, tmp_path: 
     """Loading the weights says what is wrong with them."""
     (tmp_path / name).write_bytes(content)
     assert stored_layers(tmp_path) == StoredLayers() == stored_layers(tmp_path / "missing")
+
+
+def test_notes_on_a_file_are_no_layer(tmp_path: Path) -> None:
+    """So a checkpoint of which no layer is quantised does not count as one that left all of them as they are."""
+    save_file({"model.norm.weight": torch.zeros(1)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert stored_layers(tmp_path) == StoredLayers()

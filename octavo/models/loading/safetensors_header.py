@@ -1,10 +1,8 @@
-"""Parses the header of safetensors files: eight bytes of length, a JSON object, then the tensors without gaps.
+"""Checks what the header of a safetensors file says: the tensors follow it without gaps.
 
-Source: https://github.com/huggingface/safetensors#format. The library memory-maps the whole file, and does not report
-the offsets of tensors.
+Source: https://github.com/huggingface/safetensors#format. The library does not report the offsets of tensors.
 """
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +10,9 @@ from typing import Any
 
 import torch
 
-from octavo.errors import UnsupportedModelError, WeightsError
-from octavo.models.loading.files import read
+from octavo.errors import UnsupportedModelError
+from octavo.hub.safetensors_json import corrupted, read_tensor_entries
 
-_LENGTH_BYTES = 8
-_MAX_HEADER_BYTES = 100_000_000
-_METADATA = "__metadata__"
 _DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -62,44 +57,25 @@ def read_header(path: Path) -> list[SafetensorsEntry]:
         WeightsError: the file cannot be read, is truncated or corrupted.
         UnsupportedModelError: a tensor has a type that weights cannot have.
     """
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise WeightsError(f"{path} cannot be read: {error.strerror or error}.") from None
-    if size < _LENGTH_BYTES:
-        raise _corrupted(path, "it is too short for a header")
-    length = int.from_bytes(read(path, 0, _LENGTH_BYTES).tobytes(), "little")
-    start = _LENGTH_BYTES + length
-    if length > _MAX_HEADER_BYTES or start > size:
-        raise _corrupted(path, f"its header would be {length} bytes long")
-    tensors = [_tensor(path, start, *entry) for entry in _entries(path, read(path, _LENGTH_BYTES, length).tobytes())]
+    entries, start, size = read_tensor_entries(path)
+    tensors = [_tensor(path, start, name, entry) for name, entry in entries.items()]
     tensors.sort(key=lambda tensor: (tensor.offset, tensor.num_bytes))
     end = start
     for tensor in tensors:
         if tensor.offset != end:
-            raise _corrupted(path, f"{tensor.name[:200]} does not begin where the tensor before it ends")
+            raise corrupted(path, f"{tensor.name[:200]} does not begin where the tensor before it ends")
         end += tensor.num_bytes
     if end != size:
-        raise _corrupted(path, f"its tensors end at byte {end}, the file at byte {size}")
+        raise corrupted(path, f"its tensors end at byte {end}, the file at byte {size}")
     return tensors
-
-
-def _entries(path: Path, text: bytes) -> list[tuple[str, Any]]:
-    try:
-        header = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _corrupted(path, f"its header is no JSON ({error})") from None
-    if not isinstance(header, dict):
-        raise _corrupted(path, "its header is no JSON object")
-    return [(name, entry) for name, entry in header.items() if name != _METADATA]
 
 
 def _tensor(path: Path, start: int, name: str, entry: Any) -> SafetensorsEntry:
     if not isinstance(entry, dict):
-        raise _corrupted(path, f"the header's entry for {name[:200]} is no object")
+        raise corrupted(path, f"the header's entry for {name[:200]} is no object")
     dtype, shape, place = entry.get("dtype"), _counts(entry.get("shape")), _counts(entry.get("data_offsets"))
     if not isinstance(dtype, str) or shape is None or place is None or len(place) != 2:
-        raise _corrupted(path, f"the header does not say type, shape and place of {name[:200]}")
+        raise corrupted(path, f"the header does not say type, shape and place of {name[:200]}")
     if dtype in _OF_SAME_SIZE and name.endswith(_TABLES):
         dtype = _OF_SAME_SIZE[dtype]
     if dtype not in _DTYPES:
@@ -108,7 +84,7 @@ def _tensor(path: Path, start: int, name: str, entry: Any) -> SafetensorsEntry:
         )
     tensor = SafetensorsEntry(name, path, _DTYPES[dtype], shape, start + place[0])
     if tensor.num_bytes != place[1] - place[0]:
-        raise _corrupted(path, f"the shape of {name[:200]} does not go with its {place[1] - place[0]} bytes")
+        raise corrupted(path, f"the shape of {name[:200]} does not go with its {place[1] - place[0]} bytes")
     return tensor
 
 
@@ -116,7 +92,3 @@ def _counts(value: Any) -> tuple[int, ...] | None:
     """The value if it is a list of non-negative integers, else None."""
     is_one = isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
     return tuple(value) if is_one else None
-
-
-def _corrupted(path: Path, reason: str) -> WeightsError:
-    return WeightsError(f"{path} is truncated or corrupted: {reason}.")
