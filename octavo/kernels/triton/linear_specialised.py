@@ -164,13 +164,12 @@ def _gated_descriptor(weight: torch.Tensor, num_columns: int) -> TensorDescripto
     num_weights, num_features = weight.shape
     shape = [num_weights // 16, 2, 8, num_features]
     strides = [8 * num_features, num_weights // 2 * num_features, num_features, 1]
-    layout = _gated_layout(num_columns, weight.element_size())
-    return TensorDescriptor(weight, shape, strides, [BLOCK // 16, 2, 8, num_columns], layout)
+    return TensorDescriptor(weight, shape, strides, [BLOCK // 16, 2, 8, num_columns], _gated_layout(num_columns))
 
 
 @functools.cache
-def _gated_layout(num_columns: int, element_size: int) -> gl.NVMMASharedLayout:
-    return gl.NVMMASharedLayout(min(num_columns * element_size, 128), 8 * element_size, rank=4)
+def _gated_layout(num_columns: int) -> gl.NVMMASharedLayout:
+    return gl.NVMMASharedLayout(min(num_columns, 128), 8, rank=4)
 
 
 def _scale_descriptor(scales: torch.Tensor, box: list[int]) -> TensorDescriptor:
