@@ -15,7 +15,7 @@ from octavo.quantization.float4_layout import NVFP4_GROUP, Float4Layout
 from octavo.quantization.float8_layout import ALL, Float8Layout
 from octavo.quantization.grouped_weight import Layout
 from octavo.quantization.patterns import compile_name, module_names, names_in
-from octavo.quantization.quark_cache import declared_cache, layers_without_cache
+from octavo.quantization.quark_cache import declared_cache, has_settings, layers_without_cache
 from octavo.quantization.targets import TargetedConfig, TargetGroup, Targets, target_group
 
 _FLOAT8, _FLOAT4, _INT8 = "fp8_e4m3", "fp4", "int8"
@@ -91,23 +91,19 @@ def _group(name: str, targets: Targets, own: Any, options: SchemeOptions) -> Tar
 
 def _layout(weights: Any, inputs: Any) -> Layout | None:
     if isinstance(weights, list) and len(weights) == len(_NVFP4):
-        return Float4Layout("nvfp4") if all(_has(*pair) for pair in zip(weights, _NVFP4, strict=True)) else None
+        return Float4Layout("nvfp4") if all(has_settings(*pair) for pair in zip(weights, _NVFP4, strict=True)) else None
     if not isinstance(weights, Mapping) or weights.get("is_dynamic"):
         return None
-    if _has(weights, _MXFP4):
+    if has_settings(weights, _MXFP4):
         return Float4Layout("mxfp4")
     strategy, kind = _strategy(weights), weights.get("dtype")
-    if strategy is None or not (inputs is None or _has(inputs, {"dtype": kind})):
+    if strategy is None or not (inputs is None or has_settings(inputs, {"dtype": kind})):
         return None
     if kind == _INT8 and weights.get("symmetric", True):
         rounds_inputs = inputs is not None and bool(inputs.get("symmetric", True))
         return CompressedLayout(8, strategy, is_packed=False, rounds_inputs=rounds_inputs)
     block = (ALL if strategy == "tensor" else 1, ALL)
     return Float8Layout(block, rounds_inputs=inputs is not None) if kind == _FLOAT8 else None
-
-
-def _has(values: Any, wanted: Mapping[str, Any]) -> bool:
-    return isinstance(values, Mapping) and all(values.get(key) == value for key, value in wanted.items())
 
 
 def _strategy(weights: Mapping[str, Any]) -> Literal["channel", "tensor"] | None:

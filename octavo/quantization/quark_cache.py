@@ -38,7 +38,12 @@ def declared_cache(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def has_static_scales(declared: Mapping[str, Any]) -> bool:
     """Whether :func:`declared_cache`'s result is float8 with a scale per layer in the checkpoint."""
-    return not declared.get("is_dynamic") and all(declared.get(key) == value for key, value in _STATIC.items())
+    return not declared.get("is_dynamic") and has_settings(declared, _STATIC)
+
+
+def has_settings(values: Any, wanted: Mapping[str, Any]) -> bool:
+    """Whether part of a configuration is an object with these settings, of others any."""
+    return isinstance(values, Mapping) and all(values.get(key) == value for key, value in wanted.items())
 
 
 def layers_without_cache(raw: Mapping[str, Any]) -> dict[str, Any]:
