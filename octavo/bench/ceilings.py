@@ -1,4 +1,7 @@
-"""Measures a device's ceilings: read bandwidth and GEMM rate, with which all other measurements are compared.
+"""Measures a device's ceilings: read bandwidth and GEMM rates, with which all other measurements are compared.
+
+A GPU lowers its clock where it would draw more power than it may, within a tenth of a second. So GEMMs are timed after
+others have run for a while: that is the rate which work of some length can have.
 
 ``python -m octavo.bench.ceilings`` measures in a separate process and prints JSON, so that nothing stays on the device.
 """
@@ -6,6 +9,7 @@
 import argparse
 import json
 import statistics
+import time
 from collections.abc import Callable
 
 import torch
@@ -17,14 +21,17 @@ from octavo.platforms import DeviceRuntime, Platform, runtime_of, select_platfor
 _READ_BYTES = 4 << 30
 _MATMUL_SIZE, _CPU_MATMUL_SIZE = 8192, 1024
 _REPEATS = 10
+_SUSTAINED_SECONDS = 0.7
 
 
 def measure_ceilings(platform: Platform, dtype: torch.dtype) -> Ceilings:
-    """Measure read bandwidth and GEMM rate; takes less than a second."""
+    """Measure read bandwidth and GEMM rates; takes about three seconds on a GPU."""
     runtime = runtime_of(platform.device)
     if runtime.is_host:  # measured there, too, not computed from the memory's clock
         return Ceilings(platform.read_bandwidth(), _matmul_rate(runtime, dtype, _CPU_MATMUL_SIZE))
-    return Ceilings(_read_bandwidth(platform), _matmul_rate(runtime, dtype, _MATMUL_SIZE))
+    bandwidth = _read_bandwidth(platform)
+    matmul_rate = _matmul_rate(runtime, dtype, _MATMUL_SIZE, _SUSTAINED_SECONDS)
+    return Ceilings(bandwidth, matmul_rate, _float8_rate(runtime) if platform.has_float8() else None)
 
 
 def call_seconds(function: Callable[[], object], runtime: DeviceRuntime) -> float:
@@ -37,8 +44,11 @@ def call_seconds(function: Callable[[], object], runtime: DeviceRuntime) -> floa
     return begin.elapsed_time(end) / 1e3
 
 
-def _median_seconds(function: Callable[[], object], runtime: DeviceRuntime) -> float:
-    """The median of several calls, after two warm-up calls."""
+def _median_seconds(function: Callable[[], object], runtime: DeviceRuntime, after: float = 0.0) -> float:
+    """The median of several calls, after two warm-up calls and so many seconds of others."""
+    end = time.perf_counter() + after
+    while time.perf_counter() < end:
+        call_seconds(function, runtime)
     return statistics.median([call_seconds(function, runtime) for _ in range(_REPEATS + 2)][2:])
 
 
@@ -50,10 +60,22 @@ def _read_bandwidth(platform: Platform) -> float:
     return rows.numel() * 4 / min(_median_seconds(way, runtime_of(platform.device)) for way in ways)
 
 
-def _matmul_rate(runtime: DeviceRuntime, dtype: torch.dtype, size: int) -> float:
+def _matmul_rate(runtime: DeviceRuntime, dtype: torch.dtype, size: int, after: float = 0.0) -> float:
+    """FLOP/s of products of squares, after so many seconds of them."""
     # Realistic values: GEMMs of zeros draw less power and run faster than real ones.
     a, b = (torch.randn(size, size, dtype=dtype, device=runtime.device) for _ in range(2))
-    return 2.0 * size**3 / _median_seconds(lambda: torch.matmul(a, b), runtime)
+    return 2.0 * size**3 / _median_seconds(lambda: torch.matmul(a, b), runtime, after)
+
+
+def _float8_rate(runtime: DeviceRuntime) -> float:
+    size = _MATMUL_SIZE
+    a, b = (torch.randn(size, size, device=runtime.device).to(torch.float8_e4m3fn) for _ in range(2))
+    scale = torch.ones((), device=runtime.device)
+
+    def multiply() -> torch.Tensor:
+        return torch._scaled_mm(a, b.t(), scale, scale, out_dtype=torch.bfloat16, use_fast_accum=True)
+
+    return 2.0 * size**3 / _median_seconds(multiply, runtime, _SUSTAINED_SECONDS)
 
 
 def main() -> None:
@@ -73,6 +95,13 @@ def main() -> None:
                 "dtype": given.dtype,
                 "read_bandwidth": ceilings.read_bandwidth,
                 "matmul_rate": ceilings.matmul_rate,
+                "float8_rate": ceilings.float8_rate,
+                "formats": {
+                    "has_float8": platform.has_float8(),
+                    "has_blocks": platform.has_blocks(),
+                    "has_groups": platform.has_groups(),
+                },
+                "has_float8_cache": platform.has_float8_cache(),
             }
         )
     )

@@ -18,26 +18,52 @@ class Ceilings:
 
     Attributes:
         read_bandwidth: bytes/s read from its memory.
-        matmul_rate: FLOP/s of large GEMMs in the compute type; a multiply-add counts as two.
+        matmul_rate: FLOP/s of large GEMMs in the compute type that go on for long; a multiply-add counts as two.
+        float8_rate: the same of float8 values; None where the device does not multiply them.
     """
 
     read_bandwidth: float
     matmul_rate: float
+    float8_rate: float | None = None
 
-    def seconds(self, num_bytes: float, num_operations: float) -> float:
+    def seconds(self, num_bytes: float, num_operations: float, *, is_float8: bool = False) -> float:
         """Minimum time for work that overlaps reads and computation perfectly."""
-        return max(num_bytes / self.read_bandwidth, num_operations / self.matmul_rate)
+        rate = self.float8_rate if is_float8 and self.float8_rate is not None else self.matmul_rate
+        return max(num_bytes / self.read_bandwidth, num_operations / rate)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredShares:
+    """What a model's parts take in memory, relative to the compute type.
+
+    Attributes:
+        layers: weights outside experts and head.
+        experts: of mixtures.
+        head: or the token embedding, if that is the head.
+        keys: cached keys and values.
+        is_float8: whether the layers' GEMMs multiply float8 values.
+    """
+
+    layers: float = 1.0
+    experts: float = 1.0
+    head: float = 1.0
+    keys: float = 1.0
+    is_float8: bool = False
 
 
 class ModelLimits:
     """Minimum seconds for parts of a decoder's work; tokens are taken to spread evenly over experts.
 
     Args:
-        itemsize: bytes per weight and per cached value.
+        itemsize: bytes of a value of the compute type.
+        stored: how weights, keys and values are stored; None for the compute type.
     """
 
-    def __init__(self, config: ModelConfig, itemsize: int, ceilings: Ceilings) -> None:
+    def __init__(
+        self, config: ModelConfig, itemsize: int, ceilings: Ceilings, stored: StoredShares | None = None
+    ) -> None:
         self._ceilings = ceilings
+        self._stored = stored or StoredShares()
         self._itemsize = itemsize
         self._head_parameters = config.vocab_size * config.hidden_size
         num_common, self._routed = read_parameters(config)
@@ -46,7 +72,7 @@ class ModelLimits:
         self._windows = [window if kind == "sliding_attention" else None for kind in config.layer_types]
         # Per query and key: a dot product with the key, and a multiply-add with the value.
         self._pair_operations = 4 * config.num_heads * config.head_dim
-        self._key_bytes = 2 * config.num_kv_heads * config.head_dim * itemsize
+        self._key_bytes = 2 * config.num_kv_heads * config.head_dim * itemsize * self._stored.keys
 
     def decode_step(self, contexts: Sequence[int]) -> float:
         """A decode step with one token per request.
@@ -58,7 +84,7 @@ class ModelLimits:
         num_keys = sum(self._num_visible(context) for context in contexts)
         return (
             self._layers(num_rows, 1)
-            + self._gemms(self._head_parameters, num_rows, 1)
+            + self._head(num_rows, 1)
             + self._ceilings.seconds(num_keys * self._key_bytes, num_keys * self._pair_operations)
         )
 
@@ -78,22 +104,24 @@ class ModelLimits:
         )
         return (
             self._layers(num_tokens, num_steps)
-            + self._gemms(self._head_parameters, sum(output_lens), num_steps)
+            + self._head(sum(output_lens), num_steps)
             + self._ceilings.seconds(0, pairs * self._pair_operations)
             + self._ceilings.seconds(keys * self._key_bytes, keys * self._pair_operations)
         )
 
     def _layers(self, num_rows: int, num_steps: int) -> float:
         """GEMMs of all layers."""
-        num_read, num_used = float(self._layer_parameters), float(self._layer_parameters)
+        num_read, num_used = self._layer_parameters * self._stored.layers, float(self._layer_parameters)
         if self._routed is not None:
-            num_read += self._routed.num_read(num_rows / num_steps)
+            num_read += self._routed.num_read(num_rows / num_steps) * self._stored.experts
             num_used += self._routed.num_per_token
-        return self._ceilings.seconds(num_steps * num_read * self._itemsize, 2 * num_used * num_rows)
+        num_bytes = num_steps * num_read * self._itemsize
+        return self._ceilings.seconds(num_bytes, 2 * num_used * num_rows, is_float8=self._stored.is_float8)
 
-    def _gemms(self, num_parameters: int, num_rows: int, num_steps: int) -> float:
-        """GEMMs of rows with weights, which every step reads once."""
-        return self._ceilings.seconds(num_steps * num_parameters * self._itemsize, 2 * num_parameters * num_rows)
+    def _head(self, num_rows: int, num_steps: int) -> float:
+        """The GEMM with the head, which every step reads once."""
+        num_bytes = num_steps * self._head_parameters * self._stored.head * self._itemsize
+        return self._ceilings.seconds(num_bytes, 2 * self._head_parameters * num_rows)
 
     def _num_visible(self, context: int) -> int:
         """Number of keys that a query attends to, over all layers."""

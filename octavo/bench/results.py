@@ -114,8 +114,9 @@ def profile_bar(result: Result) -> Bar:
 
 
 def _ceilings(ceilings: Result) -> str:
-    read, rate = ceilings["read_bandwidth"], ceilings["matmul_rate"]
-    return f"{_prefixed(read)}B/s read, {_prefixed(rate)}FLOP/s {ceilings['dtype']}"
+    read, rate, float8_rate = ceilings["read_bandwidth"], ceilings["matmul_rate"], ceilings.get("float8_rate")
+    float8 = f", {_prefixed(float8_rate)}FLOP/s float8" if float8_rate else ""
+    return f"{_prefixed(read)}B/s read, {_prefixed(rate)}FLOP/s {ceilings['dtype']}{float8}"
 
 
 def _prefixed(value: float) -> str:

@@ -100,10 +100,17 @@ def _measure(given: argparse.Namespace, path: str, cases: Sequence[str]) -> dict
 
     from octavo.bench.engine_figures import figures_of
     from octavo.bench.limits import Ceilings, ModelLimits, item_bytes
+    from octavo.bench.stored_shares import find_shares
 
-    limits = ModelLimits(
-        model_config, item_bytes(measured["dtype"]), Ceilings(measured["read_bandwidth"], measured["matmul_rate"])
+    ceilings = Ceilings(measured["read_bandwidth"], measured["matmul_rate"], measured["float8_rate"])
+    shares = find_shares(
+        config,
+        model_config,
+        measured["dtype"],
+        measured.pop("formats"),
+        has_float8_cache=measured.pop("has_float8_cache"),
     )
+    limits = ModelLimits(model_config, item_bytes(measured["dtype"]), ceilings, shares)
     engines = [Engine("octavo", {**settings, **given.settings})]
     if given.against:
         engines.append(Engine(given.against, {**settings, **given.against_settings}, given.against_python))

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from octavo.bench.limits import Ceilings, ModelLimits
+from octavo.bench.limits import Ceilings, ModelLimits, StoredShares
 from octavo.bench.shapes import SHAPES
 from octavo.hub.config_file import parse_config
 from octavo.hub.model_config import ModelConfig
@@ -44,6 +44,22 @@ def test_bytes_of_a_step_are_weights_and_keys(config: ModelConfig) -> None:
     limits = ModelLimits(config, 4, SLOW_MEMORY)
     key_bytes = 2 * 2 * config.num_kv_heads * config.head_dim * 4  # Keys and values of two layers.
     assert limits.decode_step([10, 20]) - limits.decode_step([10]) == pytest.approx(20 * key_bytes)
+
+
+def test_stored_weights_and_keys_take_fewer_bytes(config: ModelConfig) -> None:
+    plain = ModelLimits(config, 4, SLOW_MEMORY)
+    halved = ModelLimits(config, 4, SLOW_MEMORY, StoredShares(layers=0.5, head=0.5, keys=0.5))
+    assert halved.decode_step([10, 20]) == pytest.approx(plain.decode_step([10, 20]) / 2)
+    with_head = ModelLimits(config, 4, SLOW_MEMORY, StoredShares(layers=0.5, keys=0.5))
+    head_bytes = config.vocab_size * config.hidden_size * 4
+    assert with_head.decode_step([10]) - halved.decode_step([10]) == pytest.approx(head_bytes / 2)
+
+
+def test_float8_layers_are_bound_by_the_rate_of_float8(config: ModelConfig) -> None:
+    ceilings = Ceilings(read_bandwidth=1e30, matmul_rate=1.0, float8_rate=2.0)
+    plain, float8 = ModelLimits(config, 2, ceilings), ModelLimits(config, 2, ceilings, StoredShares(is_float8=True))
+    rest = 2 * config.vocab_size * config.hidden_size + 2 * 4 * config.num_heads * config.head_dim
+    assert float8.decode_step([1]) - rest == pytest.approx((plain.decode_step([1]) - rest) / 2)
 
 
 def test_windows_bound_what_is_seen(config: ModelConfig) -> None:
