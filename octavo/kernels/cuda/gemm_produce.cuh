@@ -29,15 +29,15 @@ __device__ __forceinline__ void produce_weights(u32 shared, const TensorMap* map
     }
 }
 
-// One thread keeps the ring full of tiles of x. If they have fewer than ROWS rows, what is multiplied beyond is anything,
-// and its sums are not written.
+// One thread keeps the ring full of tiles of x, which other blocks read, too, while W only passes through the L2 cache.
+// If they have fewer than ROWS rows, what is multiplied beyond is anything, and its sums are not written.
 __device__ __forceinline__ void produce_x(u32 shared, const TensorMap* map, const Place& place) {
     Slot slot;
     for (int tile = place.first_weight_tile; tile < place.num_weight_tiles; tile += place.weight_tile_step) {
         for (int step = place.first_step; step < place.last_step; step++) {
-            const u32 to = shared + X_PLACE + slot.stage * X_BYTES;
+            const u32 to = shared + X_PLACE + slot.stage * X_BYTES, full = shared + FULL_PLACE + slot.stage * 8;
             barrier_wait(shared + EMPTY_PLACE + slot.stage * 8, slot.phase ^ 1);
-            copy_box(to, map, step * STEP_VALUES, place.first_row, shared + FULL_PLACE + slot.stage * 8);
+            copy_box(to, map, step * STEP_VALUES, place.first_row, full, READ_AGAIN);
             slot.advance();
         }
     }

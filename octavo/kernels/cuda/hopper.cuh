@@ -107,43 +107,49 @@ __device__ __forceinline__ void store_cluster(u32 cluster_address, const float* 
 
 // ---- TMA: one thread copies a box of a tensor; missing rows and columns become zeros. Coordinates are elements.
 
+// How long the L2 cache keeps what is read, as `createpolicy` encodes it for all of a tensor: READ_ONCE leaves first,
+// READ_AGAIN last.
+constexpr u64 READ_ONCE = 0x12F0000000000000, READ_AGAIN = 0x14F0000000000000;
+
 __device__ __forceinline__ void prefetch_map(const TensorMap* map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-__device__ __forceinline__ void copy_box(u32 to, const TensorMap* map, int column, int row, u32 barrier) {
+__device__ __forceinline__ void copy_box(
+    u32 to, const TensorMap* map, int column, int row, u32 barrier, u64 policy = READ_ONCE) {
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
-            to),
-        "l"(map), "r"(column), "r"(row), "r"(barrier)
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+        " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+        "l"(map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
         : "memory");
 }
 
 // Copies to the same place in each thread block of the mask, and counts the bytes at the same barrier there.
 __device__ __forceinline__ void multicast_box(
-    u32 to, const TensorMap* map, int column, int row, u32 barrier, u16 mask) {
+    u32 to, const TensorMap* map, int column, int row, u32 barrier, u16 mask, u64 policy = READ_ONCE) {
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-        " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-        "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(mask)
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
+        " [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(to),
+        "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(mask), "l"(policy)
         : "memory");
 }
 
 // Of a tensor of four dimensions, of which the two in the middle are whole in each box.
-__device__ __forceinline__ void copy_box_4d(u32 to, const TensorMap* map, int column, int block, u32 barrier) {
+__device__ __forceinline__ void copy_box_4d(
+    u32 to, const TensorMap* map, int column, int block, u32 barrier, u64 policy = READ_ONCE) {
     asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        " [%0], [%1, {%2, 0, 0, %3}], [%4];" ::"r"(to),
-        "l"(map), "r"(column), "r"(block), "r"(barrier)
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+        " [%0], [%1, {%2, 0, 0, %3}], [%4], %5;" ::"r"(to),
+        "l"(map), "r"(column), "r"(block), "r"(barrier), "l"(policy)
         : "memory");
 }
 
 __device__ __forceinline__ void multicast_box_4d(
-    u32 to, const TensorMap* map, int column, int block, u32 barrier, u16 mask) {
+    u32 to, const TensorMap* map, int column, int block, u32 barrier, u16 mask, u64 policy = READ_ONCE) {
     asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-        " [%0], [%1, {%2, 0, 0, %3}], [%4], %5;" ::"r"(to),
-        "l"(map), "r"(column), "r"(block), "r"(barrier), "h"(mask)
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
+        " [%0], [%1, {%2, 0, 0, %3}], [%4], %5, %6;" ::"r"(to),
+        "l"(map), "r"(column), "r"(block), "r"(barrier), "h"(mask), "l"(policy)
         : "memory");
 }
 
