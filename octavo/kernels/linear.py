@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -70,6 +71,43 @@ class LinearOp(ABC):
     def rows(self, index: torch.Tensor) -> torch.Tensor:
         """Rows of the weight, ``[T]`` int64 → ``[T, in]``; see :attr:`has_rows`."""
         raise TypeError(f"{type(self).__name__} does not keep the weight's rows")
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedRows:
+    """Rows rounded to float8, as :func:`octavo.kernels.scaled.quantize_rows` has them.
+
+    Attributes:
+        values: ``[M, N]`` float8.
+        scales: ``[M, 1]`` float32.
+        dtype: of the rows before.
+    """
+
+    values: torch.Tensor
+    scales: torch.Tensor
+    dtype: torch.dtype
+
+    @classmethod
+    def empty(cls, num_rows: int, size: int, dtype: torch.dtype, device: torch.device) -> "RoundedRows":
+        """Memory for so many."""
+        values = torch.empty(num_rows, size, dtype=torch.float8_e4m3fn, device=device)
+        return cls(values, torch.empty(num_rows, 1, dtype=torch.float32, device=device), dtype)
+
+
+class RoundingLinearOp(LinearOp):
+    """A GEMM of rows rounded to float8, which can round its own outputs for another such GEMM and spare a launch."""
+
+    @abstractmethod
+    def of_rounded(self, x: RoundedRows) -> torch.Tensor:
+        """``[M, in] → [M, out]`` of rows that are rounded already."""
+
+    @abstractmethod
+    def gated_rounded(self, x: torch.Tensor | DeferredNorm, activation: str) -> RoundedRows | None:
+        """:meth:`gated`, rounded; None if no kernel does that, and nothing was done.
+
+        Args:
+            x: ``[M, in]``; a norm is settled.
+        """
 
 
 class ComposedLinear(LinearOp):

@@ -13,7 +13,7 @@ from tiny_llama import SETTINGS, write_model
 from octavo import LLM, SamplingParams
 from octavo.kernels import FLOAT8, DeferredNorm, LinearOp, bind_kernels, float8_linear, rms_norm
 from octavo.kernels import scaled as twins
-from octavo.kernels.linear import GATES
+from octavo.kernels.linear import GATES, RoundingLinearOp
 from octavo.kernels.triton.linear_stream import MAX_FLOAT8_ROWS
 from octavo.platforms import CudaPlatform
 
@@ -99,6 +99,36 @@ def test_the_gemm_of_normed_rows(num_outputs: int, activation: str, num_rows: in
         assert torch.equal(norm.total, total)
         expected = rounded(rms_norm.reference(total, scale, 1e-6)) @ weight.T
         check(y, expected if activation == "none" else GATES[activation](expected))
+
+
+@needs_hopper
+@pytest.mark.parametrize("num_rows", [17, 64, 200, 256])
+def test_the_gemm_that_rounds_for_the_next(num_rows: int) -> None:
+    """Two GEMMs have the bits of those with a launch between them, after a norm, too."""
+    dtype = torch.bfloat16
+    first, _, _ = make_op(16384, 512, dtype, has_bias=True)
+    second, _, _ = make_op(272, 8192, dtype, has_bias=False)
+    assert isinstance(first, RoundingLinearOp) and isinstance(second, RoundingLinearOp)
+    x = make_rows(num_rows, 512, dtype)
+    between = first.gated_rounded(x, "silu")
+    assert between is not None
+    assert torch.equal(second.of_rounded(between), second(first.gated(x, "silu")))
+    norms = [DeferredNorm(x, x.clone(), torch.ones(512, device="cuda", dtype=dtype), 1e-6) for _ in "ab"]
+    between = first.gated_rounded(norms[0], "silu")
+    gated = first.normed(norms[1], "silu")
+    assert between is not None and gated is not None and torch.equal(norms[0].total, x + x)
+    assert torch.equal(second.of_rounded(between), second(gated))
+
+
+@needs_hopper
+def test_rows_that_the_gemm_does_not_round() -> None:
+    """A few, which are multiplied as they are; those of other types; and short ones, which a launch rounds sooner."""
+    wide, _, _ = make_op(16384, 512, torch.bfloat16, has_bias=False)
+    narrow, _, _ = make_op(8192, 512, torch.bfloat16, has_bias=False)
+    assert isinstance(wide, RoundingLinearOp) and isinstance(narrow, RoundingLinearOp)
+    assert wide.gated_rounded(make_rows(MAX_FLOAT8_ROWS, 512, torch.bfloat16), "silu") is None
+    assert wide.gated_rounded(make_rows(64, 512, torch.float16), "silu") is None
+    assert narrow.gated_rounded(make_rows(64, 512, torch.bfloat16), "silu") is None
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

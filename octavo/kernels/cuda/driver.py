@@ -16,6 +16,8 @@ _CLUSTER_DIMENSION, _PROGRAMMATIC_STREAM_SERIALIZATION = 4, 6
 _MAX_DYNAMIC_SHARED_SIZE_BYTES, _NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 8, 14
 """Of ``CUfunction_attribute``."""
 _MAX_PORTABLE_CLUSTER = 8
+_MPS_ENABLED = 133
+"""Of ``CUdevice_attribute``."""
 
 _ELEMENTS = {
     torch.float8_e4m3fn: 0,
@@ -101,6 +103,12 @@ class Driver:
             self._check(call.cuFuncSetAttribute(function, _NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1))
         assert function.value is not None
         return function.value
+
+    def runs_alone(self, device: int) -> bool:
+        """Whether no other process's kernels run beside this one's on a device, as they do with NVIDIA's MPS."""
+        has_others = ctypes.c_int()
+        error = self._library.cuDeviceGetAttribute(ctypes.byref(has_others), _MPS_ENABLED, device)
+        return not error and not has_others.value
 
     def encode_tiles(self, tensor_map: TensorMap, x: torch.Tensor, box: Sequence[int], swizzle: Swizzle) -> None:
         """Describe tiles of a tensor; what of a tile lies beyond the tensor is read as zeros.

@@ -13,8 +13,11 @@
 // the sums times the norm's weight and their sums of squares (ADDED); the other multiplies those weighted rows, and its
 // own sums by the rows' inverse root mean squares (NORMED).
 //
+// Gated outputs can be rounded for a float8 GEMM behind, with a scale per row, if all blocks of the grid run at once,
+// for they wait for each other (ROUNDED).
+//
 // Where to read on: gemm_layout.cuh has the sizes, gemm_produce.cuh the warps that load, gemm_multiply.cuh those that
-// multiply, gemm_write.cuh what becomes of the sums; hopper.cuh and wgmma.cuh have the instructions.
+// multiply, gemm_write.cuh and gemm_round.cuh what becomes of the sums; hopper.cuh and wgmma.cuh have the instructions.
 //
 // Constants, given as macros:
 //   GROUPS      warpgroups that multiply, 1 to 3
@@ -24,7 +27,7 @@
 //   FLOAT8      whether values are e4m3, with scales
 //   HALF        whether outputs, bias and 16-bit values are float16, else bfloat16
 //   ACTIVATION  0: none, 1: silu, 2: gelu_tanh
-//   NORMED, ADDED: see above
+//   NORMED, ADDED, ROUNDED: see above
 
 // The assembler bounds an instruction's registers by those at the launch: with four warpgroups, a thread has 128.
 #if GROUPS == 3 && ROWS == 256
@@ -41,12 +44,15 @@
 #include "gemm_multiply.cuh"
 #include "gemm_outputs.cuh"
 #include "gemm_produce.cuh"
+#include "gemm_round.cuh"
 #include "gemm_write.cuh"
 
 // A warpgroup: multiply and write tile after tile.
 __device__ __forceinline__ void consume(u32 shared, const Place& place, const Outputs& outputs) {
     Consumer consumer(shared, place);
     wait_for_predecessor();
+    u32 phase = 0;
+    if constexpr (ROUNDED) phase = begin_rounding(shared, outputs);
     Slot slot;
     for (int tile = place.first_weight_tile; tile < place.num_weight_tiles; tile += place.weight_tile_step) {
         const int block = place.first_block(tile) + consumer.group;
@@ -61,7 +67,15 @@ __device__ __forceinline__ void consume(u32 shared, const Place& place, const Ou
         for (int part = 0; part < PARTS; part++) {
             if (PARTS > 1 && part != place.part) continue;
             if (PARTS > 1) add_received(consumer, sums, part * OWN_SUMS);
-            writer.write(staging, sums, part * OWN_ROWS);
+            if constexpr (ROUNDED) {
+                writer.stage_all(sums, part * OWN_ROWS);
+            } else {
+                writer.write(staging, sums, part * OWN_ROWS);
+            }
+        }
+        if constexpr (ROUNDED) {
+            Rounder(writer, phase).round(phase);
+            return;  // a block has one tile
         }
         fence_async_proxy();
         consumer.sync_group();

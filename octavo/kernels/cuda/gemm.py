@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from octavo.kernels.cuda.driver import Swizzle, TensorMap
-from octavo.kernels.cuda.gemm_tiles import STEP_BYTES, GemmTile, choose_tile
+from octavo.kernels.cuda.gemm_tiles import MAX_ROWS, STEP_BYTES, GemmTile, choose_tile
 from octavo.kernels.cuda.kernel import CudaKernel
 from octavo.kernels.cuda.launch import Launch
 from octavo.kernels.cuda.library import driver, library
 from octavo.kernels.deferred_norm import DeferredNorm
+from octavo.kernels.linear import RoundedRows
 
 if TYPE_CHECKING:
     from octavo.kernels.triton.stream_sum import AddedStream
@@ -44,6 +45,7 @@ class ClusterGemm:
         self._scales = scales
         self._bias = bias
         self._num_sms = num_sms
+        self._meeting = _meeting(weight.device)
         self._maps: dict[tuple[int, int, bool], TensorMap] = {}
 
     def choose(self, num_rows: int, dtype: torch.dtype, *, is_gated: bool) -> GemmTile | None:
@@ -66,38 +68,60 @@ class ClusterGemm:
         )
         return tile if tile is not None and library.has(SOURCE) else None
 
+    def choose_rounding(self, num_rows: int, dtype: torch.dtype, *, is_gated: bool) -> GemmTile | None:
+        """The tile of :meth:`choose`, if the kernel can round its outputs; else None."""
+        tile = self.choose(num_rows, dtype, is_gated=is_gated)
+        if tile is None or not tile.can_meet(num_rows, len(self._weight), self._num_sms):
+            return None
+        return tile if _runs_alone(self._weight.device) else None
+
     def multiply(
         self,
         x: torch.Tensor,
         row_scales: torch.Tensor | None,
-        out: torch.Tensor,
+        out: torch.Tensor | None,
         activation: str,
         tile: GemmTile,
         norm: DeferredNorm | None = None,
         added: "AddedStream | None" = None,
+        rounded: RoundedRows | None = None,
     ) -> None:
         """Write ``y``, or with an activation ``act(y₁) · y₂`` for the halves of ``y``.
 
         Args:
             x: ``[M, K]`` of the weight's type; rows contiguous, each aligned to 16 bytes.
             row_scales: ``[M, 1]`` float32, contiguous, of float8 values; None of others.
-            out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous, aligned to 16 bytes.
+            out: ``[M, N]``, or ``[M, N / 2]`` with an activation; contiguous, aligned to 16 bytes. None with
+                ``rounded``.
             activation: "none", "silu" or "gelu_tanh".
             tile: of :meth:`choose`.
             norm: whose weighted rows ``x`` is, in bfloat16; sums are divided by the rows' root mean squares.
                 They have a multiple of 4 sums of squares.
             added: ``out`` is its residual, in bfloat16, to which ``y`` is added; without an activation. N is a multiple
                 of 256, and squares are summed over :data:`SUMMED_CHANNELS` each.
+            rounded: what gated outputs of float8 values are written to, as if they had been rounded to its ``dtype``
+                before; the tile is of :meth:`choose_rounding`.
         """
         assert (row_scales is None) == (self._scales is None), "a float8 weight and its rows have scales"
-        form = GemmForm(activation, x.dtype, out.dtype, is_normed=norm is not None, is_added=added is not None)
-        prepared = _prepare(tile, form, x.shape, x.stride(0), len(self._weight), out.shape[1], x.device)
+        num_weights, written = len(self._weight), rounded if out is None else out
+        assert written is not None, "outputs go somewhere"
+        form = GemmForm(
+            activation,
+            x.dtype,
+            written.dtype,
+            is_normed=norm is not None,
+            is_added=added is not None,
+            is_rounded=rounded is not None,
+        )
+        assert rounded is None or tile.can_meet(len(x), num_weights, self._num_sms)
+        num_outputs = num_weights // (1 if activation == "none" else 2)
+        prepared = _prepare(tile, form, x.shape, x.stride(0), num_weights, num_outputs, x.device)
         with prepared.lock:
             operands = prepared.operands
             operands.row_scales = None if row_scales is None else row_scales.data_ptr()
             operands.scales = None if self._scales is None else self._scales.data_ptr()
             operands.bias = None if self._bias is None else self._bias.data_ptr()
-            operands.out = out.data_ptr()
+            operands.out = None if out is None else out.data_ptr()
             if norm is not None:
                 assert norm.weighted is not None, "x is its weighted rows"
                 squares = norm.weighted.squares
@@ -106,6 +130,9 @@ class ClusterGemm:
             if added is not None:
                 operands.norm_weight, operands.weighted = added.weight.data_ptr(), added.weighted.data_ptr()
                 operands.squares = added.squares.data_ptr()
+            if rounded is not None:
+                operands.rounded, operands.rounded_scales = rounded.values.data_ptr(), rounded.scales.data_ptr()
+                operands.meeting = self._meeting.data_ptr()
             prepared.run(x, self._weight_map(tile, activation))
 
     def _weight_map(self, tile: GemmTile, activation: str) -> TensorMap:
@@ -131,6 +158,17 @@ def _weight_map(weight: torch.Tensor, num_rows: int, *, is_gated: bool) -> Tenso
     return tensor_map
 
 
+@functools.cache
+def _runs_alone(device: torch.device) -> bool:
+    return driver().runs_alone(device.index)
+
+
+@functools.cache
+def _meeting(device: torch.device) -> torch.Tensor:
+    """``Meeting`` of ``gemm.cu``, for all launches on a device: those of one stream run one after another."""
+    return torch.zeros(32 + 2 * MAX_ROWS, dtype=torch.int32, device=device)
+
+
 class _Operands(ctypes.Structure):
     """``Outputs`` of ``gemm.cu``: addresses, sizes and the norm's epsilon."""
 
@@ -142,6 +180,9 @@ class _Operands(ctypes.Structure):
         ("norm_weight", ctypes.c_void_p),
         ("weighted", ctypes.c_void_p),
         ("squares", ctypes.c_void_p),
+        ("rounded", ctypes.c_void_p),
+        ("rounded_scales", ctypes.c_void_p),
+        ("meeting", ctypes.c_void_p),
         ("num_rows", ctypes.c_int32),
         ("num_outputs", ctypes.c_int32),
         ("num_squares", ctypes.c_int32),
@@ -164,6 +205,7 @@ class GemmForm:
     out_dtype: torch.dtype
     is_normed: bool = False
     is_added: bool = False
+    is_rounded: bool = False
 
 
 @dataclass
@@ -235,5 +277,6 @@ def gemm_kernel(tile: GemmTile, form: GemmForm) -> CudaKernel:
         ("ACTIVATION", _ACTIVATIONS[form.activation]),
         ("NORMED", int(form.is_normed)),
         ("ADDED", int(form.is_added)),
+        ("ROUNDED", int(form.is_rounded)),
     )
     return CudaKernel(SOURCE, "gemm", constants, shared_bytes=tile.shared_bytes, cluster_size=tile.cluster_size)

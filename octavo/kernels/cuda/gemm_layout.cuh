@@ -20,6 +20,8 @@ constexpr int OWN_ROWS = ROWS / PARTS, OWN_SUMS = SUMS / PARTS;  // of which a t
 
 static_assert(STAGES >= 4, "two chains of two steps are under way");
 static_assert(OWN_ROWS % 32 == 0 || (!GATED && OWN_ROWS <= 16), "rows are written 32 at a time, or all at once");
+static_assert(!ROUNDED || (FLOAT8 && GATED), "another float8 GEMM follows");
+static_assert(!ROUNDED || OWN_ROWS <= 64 * STAGES, "a warpgroup keeps its outputs in its part of the ring");
 static_assert(!(ADDED && (GATED || HALF)) && !(NORMED && (FLOAT8 || HALF)), "the residual stream is bfloat16");
 static_assert(GROUPS * (PARTS - 1) * OWN_SUMS * THREADS_OF_GROUP * 4 <= STAGES * X_BYTES, "others' sums fit");
 
@@ -30,9 +32,11 @@ constexpr int FULL_PLACE = ROW_SCALE_PLACE + ROWS * 4;  // a stage has been load
 constexpr int EMPTY_PLACE = FULL_PLACE + STAGES * 8;    // a stage has been multiplied, here and in blocks that share it
 constexpr int DONE_PLACE = EMPTY_PLACE + STAGES * 8;    // all parts have been summed
 constexpr int MERGED_PLACE = DONE_PLACE + 8;            // a warpgroup has the sums of the other parts
+// Of each row its largest output, then what its outputs are multiplied by.
+constexpr int LARGEST_PLACE = MERGED_PLACE + GROUPS * 8;
 
-// Named barriers: the row scales are there; a warpgroup's own.
-constexpr int SCALES_BARRIER = 1, GROUP_BARRIER = 2;
+// Named barriers: the row scales are there; a warpgroup's own; that of all warpgroups that round.
+constexpr int SCALES_BARRIER = 1, GROUP_BARRIER = 2, ROUNDING_BARRIER = GROUP_BARRIER + GROUPS;
 constexpr int SCALING_WARPS = 2, SCALING_THREADS = GROUPS * THREADS_OF_GROUP + SCALING_WARPS * 32;
 
 // Which tiles a block has, and who shares them.

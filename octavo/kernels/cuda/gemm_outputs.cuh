@@ -36,14 +36,25 @@ struct ChannelPair {
     float first, second;
 };
 
+// Where the blocks of a grid meet to find the largest magnitudes of whole rows. A launch uses one half and clears the
+// other, which the launch before has used.
+struct Meeting {
+    static constexpr int MAX_ROWS = 512;
+    u32 counter[32];
+    u32 largest[2][MAX_ROWS];  // bits of float32
+};
+
 struct Outputs {
     const float* row_scales;     // [M], or sums of squares [M, num_squares], a multiple of 4
     const float* weight_scales;  // [N]
     const u16* bias;             // [N], or null
-    u16* out;                    // [M, num_outputs], the residual stream if ADDED
+    u16* out;                    // [M, num_outputs], the residual stream if ADDED; null if ROUNDED
     const u16* norm_weight;      // [num_outputs]
     u16* weighted;               // [M, num_outputs]
     float* squares;              // [M, num_outputs / BLOCK]
+    uint2* rounded;              // [M, num_outputs / 8], eight e4m3 values each
+    float* rounded_scales;       // [M]
+    Meeting* meeting;
     int num_rows, num_outputs, num_squares, num_features;
     float eps;
 

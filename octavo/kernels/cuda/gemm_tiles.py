@@ -116,14 +116,22 @@ class GemmTile:
         """Blocks of a launch."""
         return self.cluster_size * self.num_clusters * self.num_row_groups(num_rows)
 
+    def can_meet(self, num_rows: int, num_weights: int, num_sms: int) -> bool:
+        """Whether all blocks of a launch surely run at once, with one tile each, so that they can wait for each other.
+
+        Clusters of two can have all multiprocessors, those of four cannot everywhere.
+        """
+        has_one = self.num_clusters == self.num_weight_tiles(num_weights)
+        return has_one and self.cluster_size <= 2 and self.num_blocks(num_rows) <= num_sms
+
 
 _BARRIER_BYTES = 16
 """Of a stage's two."""
 
 
 def _fixed_bytes(num_groups: int, num_rows: int) -> int:
-    """Scales of rows, and barriers for sums in parts."""
-    return 4 * num_rows + 8 * (1 + num_groups)
+    """Scales and largest outputs of rows, and barriers for sums in parts."""
+    return 8 * num_rows + 8 * (1 + num_groups)
 
 
 def choose_tile(

@@ -97,6 +97,18 @@ struct Writer {
         }
     }
 
+    // Where a chunk of AT_ONCE rows is kept beside all others: in tiles of W that this warpgroup alone has read.
+    __device__ __forceinline__ u32 staging_of(int chunk) const {
+        return consumer.shared + chunk * WEIGHT_BYTES + consumer.group * BLOCK_BYTES;
+    }
+
+    // Stages all the OWN_ROWS rows from the tile's `first_row` on.
+    __device__ __forceinline__ void stage_all(const float (&sums)[SUMS], int first_row) const {
+#pragma unroll
+        for (int chunk = 0; chunk < OWN_ROWS / AT_ONCE; chunk++)
+            stage(staging_of(chunk), sums, first_row + chunk * AT_ONCE);
+    }
+
     // Writes the results of OWN_ROWS rows from the tile's `first_row` on, by way of the tile of W that this warpgroup
     // alone has read last.
     __device__ __forceinline__ void write(u32 staging, const float (&sums)[SUMS], int first_row) {

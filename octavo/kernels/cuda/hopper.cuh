@@ -188,6 +188,12 @@ __device__ __forceinline__ void store_shared(u32 address, float value) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
 
+__device__ __forceinline__ float load_shared_float(u32 address) {
+    float value;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+    return value;
+}
+
 // Four transposed matrices of 8 x 8 16-bit values: lane l gives the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void store_transposed(u32 address, u32 a, u32 b, u32 c, u32 d) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a),
@@ -207,6 +213,42 @@ __device__ __forceinline__ void store_transposed(u32 address, u32 a, u32 b) {
 __device__ __forceinline__ void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 __device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+// ---- A barrier of all blocks of a grid, which must run at once, and numbers that they raise before. The counter's
+// highest bit turns when the last block arrives, and the others are zero then: the next grid may have any size.
+
+constexpr u32 GRID_PHASE = 1u << 31;
+
+__device__ __forceinline__ u32 load_relaxed(const u32* address) {
+    u32 value;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+    return value;
+}
+
+// To be read before this block arrives.
+__device__ __forceinline__ u32 grid_phase(const u32* counter) { return load_relaxed(counter) & GRID_PHASE; }
+
+// One thread of each block arrives, behind what threads have written that it has met.
+__device__ __forceinline__ void grid_arrive(u32* counter) {
+    const u32 step = blockIdx.x == 0 ? GRID_PHASE - (gridDim.x - 1) : 1;
+    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(step) : "memory");
+}
+
+__device__ __forceinline__ void grid_wait(const u32* counter, u32 phase) {
+    u32 value;
+    do {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+    } while ((value & GRID_PHASE) == phase);
+}
+
+// Raises a number to at least `value`.
+__device__ __forceinline__ void raise(u32* address, u32 value) {
+    asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ void raise_shared(u32 address, u32 value) {
+    asm volatile("red.relaxed.cta.shared::cta.max.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
 
 // ---- Registers: a warpgroup gives some back or takes more.
 

@@ -11,7 +11,7 @@ from octavo.kernels import scaled
 from octavo.kernels.cuda.gemm import ClusterGemm
 from octavo.kernels.cuda.gemm_tiles import GemmTile
 from octavo.kernels.deferred_norm import DeferredNorm, WeightedRows
-from octavo.kernels.linear import GATES, ComposedLinear, LinearOp
+from octavo.kernels.linear import GATES, ComposedLinear, LinearOp, RoundedRows, RoundingLinearOp
 from octavo.kernels.scaled import FLOAT8, INT8
 from octavo.kernels.triton import linear_float8, linear_stream, token_linear
 from octavo.kernels.triton.grouped import choose_parts
@@ -23,8 +23,11 @@ from octavo.kernels.triton.linear_workspace import Workspace, reserve_workspace
 from octavo.kernels.triton.quantize import quantize_normed, quantize_rows
 from octavo.kernels.triton.stream_sum import AddedStream, adds_rows
 
+_LEAST_ROUNDED = 8192
+"""Outputs of a row that a GEMM rounds; a launch that rounds fewer takes less than the GEMM's blocks need to meet."""
 
-class Float8Linear(LinearOp):
+
+class Float8Linear(RoundingLinearOp):
     """The GEMM of one float8 weight: few rows of bfloat16 and float16 by Octavo's kernels on Hopper, else by torch's.
 
     Up to 8 rows are multiplied as they are: reading the weight takes so long that rounding them would save nothing. A
@@ -80,7 +83,8 @@ class Float8Linear(LinearOp):
             return self._stream(norm.weighted.values, activation, norm)
         if not self._uses_kernels or is_few or norm.is_computed or norm.x.dtype is not torch.bfloat16:
             return None
-        return self._multiply_rounded(*quantize_normed(norm), norm.x.dtype, activation)
+        x = _round(norm)
+        return self._multiply_rounded(x.values, x.scales, x.dtype, activation)
 
     def added(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> WeightedRows | None:
         """See :meth:`octavo.kernels.linear.LinearOp.added`."""
@@ -92,6 +96,23 @@ class Float8Linear(LinearOp):
             aligned_rows(x), self._weight, self._bias, residual, "none", tile, self._scales, added=added
         )
         return added.rows()
+
+    def of_rounded(self, x: RoundedRows) -> torch.Tensor:
+        """See :meth:`octavo.kernels.linear.RoundingLinearOp.of_rounded`."""
+        return self._multiply_rounded(x.values, x.scales, x.dtype, "none")
+
+    def gated_rounded(self, x: torch.Tensor | DeferredNorm, activation: str) -> RoundedRows | None:
+        """See :meth:`octavo.kernels.linear.RoundingLinearOp.gated_rounded`."""
+        rows, num_outputs = x.x if isinstance(x, DeferredNorm) else x, len(self._scales) // 2
+        if not self._uses_kernels or num_outputs < _LEAST_ROUNDED or rows.dtype is not torch.bfloat16:
+            return None
+        tile = self._cluster_gemm.choose_rounding(len(rows), rows.dtype, is_gated=True)
+        if tile is None:
+            return None
+        rounded = _round(x)
+        y = RoundedRows.empty(len(rows), num_outputs, rows.dtype, rows.device)
+        self._cluster_gemm.multiply(rounded.values, rounded.scales, None, activation, tile, rounded=y)
+        return y
 
     def _multiply(self, x: torch.Tensor, activation: str) -> torch.Tensor:
         """``[M, in] → [M, out]``, or ``[M, out / 2]`` with an activation."""
@@ -169,6 +190,15 @@ class Float8Linear(LinearOp):
         )
         y = y.mul_(row_scales).mul_(self._scales)
         return (y if self._bias is None else y.add_(self._bias)).to(x.dtype)
+
+
+def _round(x: torch.Tensor | DeferredNorm) -> RoundedRows:
+    """Rows, or the rows of a norm, rounded by a launch."""
+    if isinstance(x, torch.Tensor):
+        return RoundedRows(*quantize_rows(x), x.dtype)
+    if x.is_computed:
+        return RoundedRows(*quantize_rows(x.rows()), x.x.dtype)
+    return RoundedRows(*quantize_normed(x), x.x.dtype)
 
 
 def float8_linear(

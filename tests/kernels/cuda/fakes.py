@@ -31,17 +31,22 @@ class FakeDriver:
     Attributes:
         loaded: device code.
         launched: function, stream and the first 32 bits of each argument.
+        is_alone: whether no other process's kernels run beside this one's.
         encoded: address, shape, strides and box of tensor maps; the first word of a map is its number here.
     """
 
     def __init__(self) -> None:
         self.loaded: list[bytes] = []
+        self.is_alone = True
         self.launched: list[tuple[int, int, list[int]]] = []
         self.encoded: list[tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = []
 
     def load(self, cubin: bytes, name: str, *, shared_bytes: int, cluster_size: int) -> int:
         self.loaded.append(cubin)
         return len(self.loaded)
+
+    def runs_alone(self, device: int) -> bool:
+        return self.is_alone
 
     def encode_tiles(self, tensor_map: TensorMap, x: torch.Tensor, box: Sequence[int], swizzle: Swizzle) -> None:
         tensor_map.words[0] = len(self.encoded)

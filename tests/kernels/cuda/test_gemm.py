@@ -69,9 +69,11 @@ class Case:
         self.x, self.weight = x.to(dtype)[:, :num_features], weight.to(dtype)
         self.out = torch.full((num_rows, num_outputs), float("nan"), device="cuda", dtype=out_dtype)
 
+    def gemm(self) -> ClusterGemm:
+        return ClusterGemm(self.weight, self.scales, self.bias, num_sms=132)
+
     def multiply(self, tile: GemmTile) -> torch.Tensor:
-        gemm = ClusterGemm(self.weight, self.scales, self.bias, num_sms=132)
-        gemm.multiply(self.x, self.row_scales, self.out, self.activation, tile)
+        self.gemm().multiply(self.x, self.row_scales, self.out, self.activation, tile)
         return self.out
 
     def check(self, tile: GemmTile) -> None:

@@ -11,6 +11,7 @@ from octavo.kernels.cuda.gemm import SOURCE, ClusterGemm
 from octavo.kernels.cuda.gemm_tiles import GemmTile
 from octavo.kernels.cuda.library import KernelLibrary
 from octavo.kernels.cuda.nvrtc import CompileError
+from octavo.kernels.linear import RoundedRows
 
 FLOAT8 = torch.float8_e4m3fn
 NUM_WEIGHTS, NUM_FEATURES = 512, 640
@@ -19,9 +20,12 @@ NUM_WEIGHTS, NUM_FEATURES = 512, 640
 
 @pytest.fixture(autouse=True)
 def _forgotten(library: KernelLibrary) -> Iterator[None]:
-    gemm_module._prepare.cache_clear()
+    caches = gemm_module._prepare, gemm_module._runs_alone
+    for cache in caches:
+        cache.cache_clear()
     yield
-    gemm_module._prepare.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
 
 
 def new_gemm(
@@ -102,6 +106,29 @@ def test_what_the_kernel_does_not_write_is_left_to_others() -> None:
     assert chooses(new_gemm(num_weights=size + 8)) and not chooses(new_gemm(num_weights=size + 8), is_gated=True)
     assert not chooses(new_gemm(num_weights=size, bias=torch.zeros(size)))
     assert chooses(new_gemm(num_weights=size, bias=torch.zeros(size, dtype=torch.bfloat16)))
+
+
+def test_outputs_are_rounded_where_blocks_can_wait_for_each_other(fake_driver: FakeDriver) -> None:
+    def chooses(gemm: ClusterGemm, num_rows: int) -> bool:
+        return gemm.choose_rounding(num_rows, torch.bfloat16, is_gated=True) is not None
+
+    gemm = new_gemm(num_weights=4096)
+    assert chooses(gemm, 256) and not chooses(gemm, 8)
+    assert not chooses(new_gemm(num_weights=1 << 15), 512), "blocks have several tiles"
+    gemm_module._runs_alone.cache_clear()
+    fake_driver.is_alone = False
+    assert not chooses(gemm, 256), "another process has some of the multiprocessors"
+
+
+def test_the_kernel_that_rounds_its_outputs(fake_driver: FakeDriver) -> None:
+    gemm, num_rows = new_gemm(), 100
+    tile = gemm.choose_rounding(num_rows, torch.bfloat16, is_gated=True)
+    assert tile is not None
+    x = torch.zeros(num_rows, NUM_FEATURES).to(FLOAT8)
+    rounded = RoundedRows.empty(num_rows, NUM_WEIGHTS // 2, torch.bfloat16, x.device)
+    gemm.multiply(x, torch.ones(num_rows, 1), None, "silu", tile, rounded=rounded)
+    assert len(fake_driver.launched) == 1
+    assert b"-DROUNDED=1" in fake_driver.loaded[0] and b"-DHALF=0" in fake_driver.loaded[0]
 
 
 def test_a_kernel_that_does_not_compile_is_not_chosen(library: KernelLibrary, caplog: pytest.LogCaptureFixture) -> None:

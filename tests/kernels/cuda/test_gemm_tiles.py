@@ -70,6 +70,17 @@ def test_rows_of_a_graph_are_divided_alike(shape: tuple[int, int, bool]) -> None
         assert len({choose(num_rows, shape) for num_rows in range(fewest, most + 1)}) == 1
 
 
+def test_blocks_that_wait_for_each_other_run_at_once() -> None:
+    def meets(tile: GemmTile, num_rows: int = 256, num_weights: int = 24576) -> bool:
+        return tile.can_meet(num_rows, num_weights, 132)
+
+    assert meets(GemmTile(3, 256, 4, 1, 1, 128))
+    assert not meets(GemmTile(3, 256, 4, 1, 1, 64)), "a block has two tiles"
+    assert not meets(GemmTile(3, 256, 4, 1, 1, 128), 300), "twice as many blocks"
+    assert meets(GemmTile(1, 128, 9, 2, 1, 64), num_weights=4096)
+    assert not meets(GemmTile(1, 128, 9, 1, 4, 16), num_weights=1024), "clusters of four do not reach everywhere"
+
+
 def test_known_choices() -> None:
     """Of Qwen3-8B in bfloat16: the best in a sweep on an H100 and an H200."""
 

@@ -124,6 +124,25 @@ def test_structures_have_the_drivers_layout() -> None:
     assert not any(ctypes.addressof(TensorMap.new()) % 64 for _ in range(20))
 
 
+@pytest.mark.parametrize(("error", "has_others", "is_alone"), [(0, 0, True), (0, 1, False), (1, 0, False)])
+def test_whether_other_processes_share_a_device(error: int, has_others: int, is_alone: bool) -> None:
+    """A driver that cannot tell is taken to share it."""
+
+    class Library:
+        @staticmethod
+        def cuLaunchKernelEx(*arguments: Any) -> int:  # noqa: N802
+            raise AssertionError("nothing is launched")
+
+        @staticmethod
+        def cuDeviceGetAttribute(value: Any, attribute: int, device: int) -> int:  # noqa: N802
+            assert (attribute, device) == (133, 1)
+            value._obj.value = has_others
+            return error
+
+    Library.cuLaunchKernelEx.argtypes = None  # type: ignore[attr-defined]
+    assert Driver(Library()).runs_alone(1) is is_alone  # type: ignore[arg-type]
+
+
 def test_an_error_of_the_driver_is_named() -> None:
     class Library:
         @staticmethod

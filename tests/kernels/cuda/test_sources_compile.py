@@ -20,11 +20,15 @@ MOST_SPILLED = 48
 
 
 def forms(position: int, activation: str) -> Iterator[GemmForm]:
-    """What the GEMM at this position in a layer computes: the first and third read norms, the others add."""
-    yield GemmForm(activation, FLOAT8, torch.bfloat16)
+    """What the GEMM at this position in a layer computes: the first and third read norms, the others add.
+
+    Of float8, those with a gate may round their outputs.
+    """
     for is_joined in (False, True):
         is_normed, is_added = is_joined and position in (0, 2), is_joined and position in (1, 3)
         yield GemmForm(activation, torch.bfloat16, torch.bfloat16, is_normed=is_normed, is_added=is_added)
+        if not is_joined or activation != "none":
+            yield GemmForm(activation, FLOAT8, torch.bfloat16, is_rounded=is_joined)
 
 
 def gemm_kernels() -> list[CudaKernel]:
@@ -42,7 +46,7 @@ def gemm_kernels() -> list[CudaKernel]:
                         is_float8=form.dtype is FLOAT8,
                         num_sms=NUM_SMS,
                     )
-                    if tile is not None:
+                    if tile is not None and (not form.is_rounded or tile.can_meet(num_rows, num_weights, NUM_SMS)):
                         found.setdefault(gemm_kernel(tile, form))
     # Outputs of the other type change a few instructions of each kernel.
     first = next(iter(found))
