@@ -10,10 +10,11 @@ from torch import nn
 
 from octavo import kernels
 from octavo.errors import ConfigError
-from octavo.kernels import DeferredNorm, LinearOp, rows_of
+from octavo.kernels import LinearOp, rows_of
 from octavo.kernels.basic import soft_cap
+from octavo.kernels.linear import RoundedRows
 from octavo.layers.build import Build
-from octavo.layers.linear import Linear
+from octavo.layers.linear import Inputs, Linear
 from octavo.parallel import ONE_DEVICE, TensorParallel
 from octavo.quantization.scheme import LinearScheme, LinearWeights, PlainScheme
 from octavo.quantization.slot import WeightPart, WeightSlot
@@ -251,8 +252,9 @@ class Head(Linear):
             self._tied.read_from(self.packed)
             object.__setattr__(self, "weight", self._tied.weight)
 
-    def forward(self, x: torch.Tensor | DeferredNorm, out: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x: Inputs, out: torch.Tensor | None = None) -> torch.Tensor:
         """``[N, hidden] → [N, vocab]``, into ``out`` if it is given, else in float32 where the GEMM has that."""
+        assert not isinstance(x, RoundedRows), "a gate's outputs have another reader"
         x = rows_of(x)
         is_whole = self._tensor_parallel.size == 1
         own = out if is_whole else None

@@ -7,11 +7,15 @@ import torch
 from torch import nn
 
 from octavo.kernels import DeferredNorm, DeferredOutput, LinearOp, rows_of
-from octavo.kernels.linear import GATES
+from octavo.kernels.deferred_output import product
+from octavo.kernels.linear import GATES, RoundedRows, RoundingLinearOp
 from octavo.layers.weights import sibling
 from octavo.parallel import TensorParallel
 from octavo.quantization.scheme import LinearScheme, LinearWeights
 from octavo.quantization.slot import WeightPart, WeightSlot
+
+Inputs = torch.Tensor | DeferredNorm | RoundedRows
+"""Rows that a layer multiplies; those that are rounded come from :meth:`Linear.gated_for`."""
 
 
 class Linear(LinearWeights):
@@ -80,16 +84,19 @@ class Linear(LinearWeights):
         """Whether the rows of ``out`` may lie apart."""
         return self._gemm is not None and self._gemm.writes_strided
 
-    def forward(self, x: torch.Tensor | DeferredNorm, out: torch.Tensor | None = None) -> torch.Tensor | DeferredOutput:
+    def forward(self, x: Inputs, out: torch.Tensor | None = None) -> torch.Tensor | DeferredOutput:
         """``[..., in] → [..., out]``, into ``out`` if it is given; see also :meth:`defer_output`."""
         if self._defers_output and out is None:
             assert self._gemm is not None, "weights are used before they are finished"
-            return DeferredOutput(self._gemm, rows_of(x))
+            return DeferredOutput(self._gemm, x if isinstance(x, RoundedRows) else rows_of(x))
         return self.multiply(x, out)
 
-    def multiply(self, x: torch.Tensor | DeferredNorm, out: torch.Tensor | None = None) -> torch.Tensor:
+    def multiply(self, x: Inputs, out: torch.Tensor | None = None) -> torch.Tensor:
         """:meth:`forward`, computed at once."""
         assert self._gemm is not None, "weights are used before they are finished"
+        if isinstance(x, RoundedRows):
+            assert out is None, "the outputs have memory of their own"
+            return product(self._gemm, x)
         if isinstance(x, DeferredNorm):
             y = self._gemm.normed(x) if out is None else None
             return self._gemm(x.rows(), out) if y is None else y
@@ -102,6 +109,16 @@ class Linear(LinearWeights):
             y = self._gemm.normed(x, activation)
             return self._gemm.gated(x.rows(), activation) if y is None else y
         return self._gemm.gated(x, activation)
+
+    def gated_for(
+        self, reader: nn.Module, x: torch.Tensor | DeferredNorm, activation: str
+    ) -> torch.Tensor | RoundedRows:
+        """:meth:`gated`, rounded by this layer's GEMM if that of ``reader`` would round it, and this one can."""
+        if isinstance(self._gemm, RoundingLinearOp) and isinstance(reader, Linear):
+            rounded = self._gemm.gated_rounded(x, activation) if isinstance(reader._gemm, RoundingLinearOp) else None
+            if rounded is not None:
+                return rounded
+        return self.gated(x, activation)
 
 
 class RowParallelLinear(Linear):
@@ -123,7 +140,7 @@ class RowParallelLinear(Linear):
     def defer_output(self) -> None:
         """Outputs stay as they are: they are parts of sums."""
 
-    def forward(self, x: torch.Tensor | DeferredNorm, out: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x: Inputs, out: torch.Tensor | None = None) -> torch.Tensor:
         """``[..., in of this device] → [..., out]``, into ``out`` if it is given."""
         return self._tensor_parallel.all_reduce(self.multiply(x, out))
 
@@ -186,3 +203,7 @@ class PartedLinear(nn.Module):
     def gated(self, x: torch.Tensor | DeferredNorm, activation: str) -> torch.Tensor:
         """``act(y₁) · y₂`` for the two halves of the outputs: ``[T, in] → [T, out / 2]``."""
         return GATES[activation](self(x))
+
+    def gated_for(self, reader: nn.Module, x: torch.Tensor | DeferredNorm, activation: str) -> torch.Tensor:
+        """:meth:`gated`; see :meth:`Linear.gated_for`."""
+        return self.gated(x, activation)

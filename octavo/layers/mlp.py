@@ -66,7 +66,7 @@ class GatedMLP(nn.Module):
 
     def forward(self, x: torch.Tensor | DeferredNorm) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
-        return self.down_proj(self.gate_up_proj.gated(x, self.activation))
+        return self.down_proj(self.gate_up_proj.gated_for(self.down_proj, x, self.activation))
 
 
 class BoundedGatedMLP(GatedMLP):
