@@ -17,6 +17,7 @@ _SMALLEST_SCALE = tl.constexpr(scaled.SMALLEST_SCALE)
 _MAX_BLOCK = 16384
 _VALUES_AT_ONCE = 2048
 """Values of short groups that a program rounds."""
+_FEW_PROGRAMS = 512
 _MANY_PROGRAMS = 1024
 """With fewer, all run at once, and each rounds one group."""
 
@@ -113,6 +114,12 @@ def _quantize_kernel(
         tl.store(targets + start + columns[None, :], scaled.to(values.dtype.element_ty), mask)
 
 
+def _num_warps(num_values: int, num_programs: int) -> int:
+    """Of a program that rounds so many values. With few programs, a value's way takes longer than all the reading."""
+    is_long = num_values >= 4096 and num_programs <= _FEW_PROGRAMS
+    return 8 if is_long else min(max(num_values // 1024, 1), 8)
+
+
 def quantize_rows(x: torch.Tensor, dtype: torch.dtype = FLOAT8) -> tuple[torch.Tensor, torch.Tensor]:
     """Round rows; see :func:`octavo.kernels.scaled.quantize_rows`."""
     if dtype is FLOAT8 and not _converts(x.device):
@@ -140,7 +147,8 @@ def quantize_groups(
     if num_rows:
         block = min(triton.next_power_of_2(group), _MAX_BLOCK)
         at_once = max(min(_VALUES_AT_ONCE // block, triton.next_power_of_2(num_rows * per_row // _MANY_PROGRAMS)), 1)
-        _quantize_kernel[(triton.cdiv(num_rows * per_row, at_once),)](
+        num_programs = triton.cdiv(num_rows * per_row, at_once)
+        _quantize_kernel[(num_programs,)](
             rows,
             values,
             scales,
@@ -153,7 +161,7 @@ def quantize_groups(
             AT_ONCE=at_once,
             LARGEST=LARGEST[dtype],
             ROUND=IS_INTERPRETED,  # the interpreter's conversion loses the carry into the exponent
-            num_warps=min(max(block * at_once // 1024, 1), 8),
+            num_warps=_num_warps(block * at_once, num_programs),
             **dependent_launch(x.device),
         )
     return values, scales
@@ -253,7 +261,7 @@ def quantize_normed(norm: DeferredNorm, group: int | None = None) -> tuple[torch
             BLOCK=block,
             LARGEST=LARGEST[FLOAT8],
             ROUND=IS_INTERPRETED,  # as above
-            num_warps=min(max(block // 1024, 1), 8),
+            num_warps=_num_warps(block, num_rows),
             **dependent_launch(x.device),
         )
     norm.settle(x if total is None else total)
