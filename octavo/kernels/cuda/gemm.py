@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from octavo.kernels.cuda.driver import Swizzle, TensorMap
-from octavo.kernels.cuda.gemm_tiles import MAX_ROWS, STEP_BYTES, GemmTile, choose_tile
+from octavo.kernels.cuda.gemm_tiles import MAX_ROWS, SLICE_ROWS, STEP_BYTES, GemmTile, choose_tile, slice_rows
 from octavo.kernels.cuda.kernel import CudaKernel
 from octavo.kernels.cuda.launch import Launch
 from octavo.kernels.cuda.library import driver, library
@@ -103,6 +103,12 @@ class ClusterGemm:
                 before; the tile is of :meth:`choose_rounding`.
         """
         assert (row_scales is None) == (self._scales is None), "a float8 weight and its rows have scales"
+        if len(x) > SLICE_ROWS:
+            assert out is not None and row_scales is None and norm is None and added is None, "only gates have so many"
+            step = slice_rows(len(x))
+            for rows, results in zip(x.split(step), out.split(step), strict=True):
+                self.multiply(rows, None, results, activation, tile)
+            return
         num_weights, written = len(self._weight), rounded if out is None else out
         assert written is not None, "outputs go somewhere"
         form = GemmForm(

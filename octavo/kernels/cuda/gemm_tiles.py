@@ -12,7 +12,7 @@ rule chooses is 0.4 % slower than the best division that was timed, on average.
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 GROUP_WEIGHTS = 64
 """Rows of W of a warpgroup; with a gate, every other eight are the gate's."""
@@ -21,6 +21,11 @@ MIN_ROWS, MAX_ROWS = 17, 512
 
 _MANY_ROWS, _LARGE_WEIGHT = 256, 32 << 20
 """With more rows, the library multiplies weights of so many bytes as fast, without a gate."""
+
+SLICE_ROWS = 2048
+"""Of more rows, so many are multiplied at a time: they stay in the L2 cache while all of W passes."""
+_LEAST_FILLED = 0.97
+"""Part of the largest tiles that many rows must fill, else the library's smaller tiles are faster."""
 
 _ROWS = (32, 64, 128, 192, 256)
 """Of a tile; numbers of rows up to the same one of these are divided alike."""
@@ -143,15 +148,31 @@ def choose_tile(
         num_weights: rows of W, those of a gate and its up projection if there is one.
         num_features: K, which has at least 128 bytes.
     """
+    num_bytes = num_weights * num_features * (1 if is_float8 else 2)
+    if num_rows > MAX_ROWS and is_gated and not is_float8 and num_bytes >= _LARGE_WEIGHT:
+        return _tile_of_slices(num_rows, num_weights, num_sms)
     if not MIN_ROWS <= num_rows <= MAX_ROWS:
         return None
-    num_bytes = num_weights * num_features * (1 if is_float8 else 2)
     if num_rows > _MANY_ROWS and not is_gated and num_bytes >= _LARGE_WEIGHT:
         return None
     # Steps of an engine are padded to few numbers of rows: sums of all these are divided alike.
     num_rows = next((most for most in _ROWS if num_rows <= most), math.ceil(num_rows / 128) * 128)
     num_steps = math.ceil(num_features * (1 if is_float8 else 2) / STEP_BYTES)
     return _fastest_tile(num_rows, num_weights, num_steps, is_gated, num_sms)
+
+
+def slice_rows(num_rows: int) -> int:
+    """Rows that are multiplied at a time: all, or about equal parts of many."""
+    return math.ceil(num_rows / math.ceil(num_rows / SLICE_ROWS))
+
+
+def _tile_of_slices(num_rows: int, num_weights: int, num_sms: int) -> GemmTile | None:
+    """The largest tile for each slice of many rows; a gate saves the launch that would read all of it again."""
+    num_at_once = slice_rows(num_rows)
+    tile = GemmTile(3, _ROWS[-1], 4, 1, 1, 1)
+    if num_at_once < _LEAST_FILLED * tile.num_row_groups(num_at_once) * tile.num_rows:
+        return None
+    return replace(tile, num_clusters=_num_clusters(tile, num_at_once, num_weights, num_sms))
 
 
 @functools.cache

@@ -125,6 +125,12 @@ def test_blocks_with_several_tiles(division: tuple[int, ...], dtype: torch.dtype
     case.check(tile_of(division, len(case.weight), is_persistent=True))
 
 
+@pytest.mark.parametrize("num_rows", [2048, 4100], ids=str)
+def test_many_rows_are_multiplied_in_slices(num_rows: int) -> None:
+    case = Case((num_rows, 1000, 1024), torch.bfloat16, torch.bfloat16, "silu")
+    case.check(GemmTile(3, 256, 4, 1, 1, 4))
+
+
 def test_a_result_does_not_depend_on_the_launch() -> None:
     case = Case((250, 1000, 4096), torch.bfloat16, torch.bfloat16, "none")
     tile = tile_of((2, 256, 4, 1, 4), len(case.weight))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from octavo.kernels.cuda.gemm_tiles import MAX_ROWS, MIN_ROWS, GemmTile, choose_tile
+from octavo.kernels.cuda.gemm_tiles import MAX_ROWS, MIN_ROWS, GemmTile, choose_tile, slice_rows
 
 SHARED_MEMORY = 227 << 10
 SHAPES = [
@@ -95,6 +95,24 @@ def test_known_choices() -> None:
     assert division(128, gate) == (3, 128, 1, 1)
     assert division(128, down) == (1, 128, 1, 2)
     assert division(32, down) == (1, 32, 1, 2)
+
+
+def test_gates_of_many_rows_have_the_largest_tiles() -> None:
+    gate = (24576, 4096, True)
+    assert choose(8192, gate) == choose(2048, gate) == GemmTile(3, 256, 4, 1, 1, 16)
+    assert choose(1024, gate) == GemmTile(3, 256, 4, 1, 1, 32)
+    # Of 2,100 rows, two slices have five tiles each, a sixth of which is empty.
+    assert choose(2100, gate) is None
+    assert choose(8192, gate, is_float8=True) is None
+    assert choose(8192, (6144, 1024, True)) is None
+
+
+@pytest.mark.parametrize("num_rows", [1, 2048, 2049, 5000, 8192, 8193])
+def test_slices_are_about_equal(num_rows: int) -> None:
+    step = slice_rows(num_rows)
+    sizes = [min(step, num_rows - begin) for begin in range(0, num_rows, step)]
+    assert len(sizes) == -(-num_rows // 2048)
+    assert step - min(sizes) < len(sizes) and max(sizes) <= 2048
 
 
 def test_what_is_left_to_other_kernels() -> None:
