@@ -139,6 +139,6 @@ def _is_available() -> bool:
     try:
         find_compiler()
     except CompilerMissingError as error:
-        logger.warning("%s; slower kernels are used for some GEMMs.", error)
+        logger.warning("%s; slower kernels are used for some GEMMs and attention.", error)
         return False
     return True

@@ -1,9 +1,10 @@
 """Paged attention on a GPU: chooses the kernels of a layer from the step's shape.
 
 Decoding rows (one token, and drafts) take one launch, :mod:`decode_attention`: norms, rotation, cache store and
-attention. Chunks take two: :mod:`rotary` norms, rotates and stores, then :mod:`prefill_attention` attends. On Hopper
-the second one may store the keys and values of fresh prompts, which it loads anyway; those of a quantised cache it
-reads rounded where the first one left them, or from a buffer that one more launch fills.
+attention. Where few rows decode a token each on Hopper, :mod:`octavo.kernels.cuda.attention` does the same. Chunks take
+two: :mod:`rotary` norms, rotates and stores, then :mod:`prefill_attention` attends. On Hopper the second one may store
+the keys and values of fresh prompts, which it loads anyway; those of a quantised cache it reads rounded where the first
+one left them, or from a buffer that one more launch fills.
 """
 
 from typing import Any
@@ -21,6 +22,7 @@ from octavo.kernels.attention import (
     StepShape,
 )
 from octavo.kernels.cache_scales import CacheScales
+from octavo.kernels.cuda import attention as cluster_attention
 from octavo.kernels.triton.decode_attention import (
     MANY_PROGRAMS,
     MAX_CHUNKS,
@@ -85,7 +87,13 @@ class TritonAttention(AttentionBackend):
                 split_qkv, query, key, eps, *rope, None if stores_later else kv_cache, plan.slot_mapping, heads,
                 kv_heads, counts, scales=scales, rounds_in_place=rounds_keys(q, k, **chunks),
             )  # fmt: skip
-        if shape.has_decodes:
+        cluster_tile = self._cluster_tile(qkv, rope, norms, kv_cache, plan, spec, terms)
+        if cluster_tile is not None:
+            cluster_attention.attend(
+                qkv, *rope, query, key, eps, kv_cache, plan.block_tables, plan.slots, rows.seq_lens, rows.counts, out,
+                num_rows=shape.num_rows, scale=spec.scale, tile=cluster_tile,
+            )  # fmt: skip
+        elif shape.has_decodes:
             decode_attention(qkv, *rope, query, key, eps, **self._decoding(kv_cache, plan, spec, terms, out, scales))
         if shape.has_chunks:
             prefill_attention(
@@ -97,6 +105,33 @@ class TritonAttention(AttentionBackend):
                 **chunks,
             )  # fmt: skip
         return out.flatten(1)
+
+    def _cluster_tile(
+        self,
+        qkv: torch.Tensor,
+        rope: RopeTables,
+        norms: HeadNorms | None,
+        kv_cache: torch.Tensor,
+        plan: AttentionInputs,
+        spec: AttentionSpec,
+        terms: HeadTerms,
+    ) -> cluster_attention.AttentionTile | None:
+        """The tile for attention by clusters; None where the step needs Triton's kernel, or that is faster."""
+        shape = plan.shape
+        if (
+            self._deterministic
+            or not is_hopper(self._device)
+            or not shape.has_decodes
+            or shape.has_chunks
+            or shape.decode_len > 1
+            or plan.window is not None
+            or spec.softcap is not None
+            or not terms.are_none
+        ):
+            return None
+        return cluster_attention.choose(
+            qkv, rope, norms, kv_cache, spec, shape.num_rows, self._max_model_len, self._num_sms
+        )
 
     def _decoding(
         self,

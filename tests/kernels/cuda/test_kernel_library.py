@@ -97,7 +97,7 @@ def test_a_missing_compiler_is_reported_once(
     with caplog.at_level(logging.WARNING):
         assert not library.has(new_source())
         assert not library.has(new_source())
-    assert caplog.messages == ["NVRTC is missing; slower kernels are used for some GEMMs."]
+    assert caplog.messages == ["NVRTC is missing; slower kernels are used for some GEMMs and attention."]
 
 
 def test_without_a_driver_nothing_is_said(

@@ -8,6 +8,8 @@ import pytest
 import torch
 from gemm_shapes import MODEL_SHAPES
 
+from octavo.kernels.cuda.attention import AttentionForm, attention_kernel
+from octavo.kernels.cuda.attention import choose_tile as choose_attention_tile
 from octavo.kernels.cuda.gemm import GemmForm, gemm_kernel
 from octavo.kernels.cuda.gemm_tiles import choose_tile
 from octavo.kernels.cuda.kernel import CudaKernel, compile_kernel
@@ -54,6 +56,20 @@ def gemm_kernels() -> list[CudaKernel]:
     return [*found, replace(first, constants=constants)]
 
 
+def attention_kernels() -> list[CudaKernel]:
+    """The kernels of attention for models' heads and numbers of rows."""
+    found: dict[CudaKernel, None] = {}
+    for head_dim in (64, 128):
+        for group in (1, 2, 3, 4, 7, 8):
+            form = AttentionForm(head_dim, group, group != 3, torch.float16 if group == 1 else torch.bfloat16)
+            for num_programs in (4, 8, 16, 32, 64, 128, 256):
+                for max_len in (1024, 40960):
+                    tile = choose_attention_tile(form, num_programs, max_len, NUM_SMS)
+                    if tile is not None:
+                        found.setdefault(attention_kernel(form, tile))
+    return list(found)
+
+
 def described(kernel: CudaKernel) -> str:
     return "-".join(f"{name.lower()}{value}" for name, value in kernel.constants)
 
@@ -70,3 +86,13 @@ def test_gemm_compiles_well(kernel: CudaKernel, nvrtc: Nvrtc) -> None:
     assert "serializ" not in log, log
     assert "warning" not in log, log
     assert kernel.shared_bytes <= 227 << 10
+
+
+@pytest.mark.long
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("kernel", attention_kernels(), ids=described)
+def test_attention_compiles_well(kernel: CudaKernel, nvrtc: Nvrtc) -> None:
+    """Sums stay in registers."""
+    log = compile_kernel(kernel, nvrtc).log
+    assert " 0 bytes spill stores" in log, log
+    assert "warning" not in log, log
