@@ -17,7 +17,8 @@
 // for they wait for each other (ROUNDED).
 //
 // Where to read on: gemm_layout.cuh has the sizes, gemm_produce.cuh the warps that load, gemm_multiply.cuh those that
-// multiply, gemm_write.cuh and gemm_round.cuh what becomes of the sums; hopper.cuh and wgmma.cuh have the instructions.
+// multiply, gemm_parts.cuh how parts are added, gemm_write.cuh and gemm_round.cuh what becomes of the sums; hopper.cuh
+// and wgmma.cuh have the instructions.
 //
 // Constants, given as macros:
 //   GROUPS      warpgroups that multiply, 1 to 3
@@ -43,8 +44,10 @@
 #include "gemm_layout.cuh"
 #include "gemm_multiply.cuh"
 #include "gemm_outputs.cuh"
+#include "gemm_parts.cuh"
 #include "gemm_produce.cuh"
 #include "gemm_round.cuh"
+#include "gemm_row_scales.cuh"
 #include "gemm_write.cuh"
 
 // A warpgroup: multiply and write tile after tile.
@@ -68,7 +71,7 @@ __device__ __forceinline__ void consume(u32 shared, const Place& place, const Ou
             if (PARTS > 1 && part != place.part) continue;
             if (PARTS > 1) add_received(consumer, sums, part * OWN_SUMS);
             if constexpr (ROUNDED) {
-                writer.stage_all(sums, part * OWN_ROWS);
+                Rounder::keep(writer, sums, part * OWN_ROWS);
             } else {
                 writer.write(staging, sums, part * OWN_ROWS);
             }
@@ -95,19 +98,6 @@ __device__ __forceinline__ void init_barriers(u32 shared) {
         barrier_arrive_expect(merged, (PARTS - 1) * Pieces::BYTES);
     }
     fence_barrier_init();
-}
-
-// Waits until all blocks of the cluster have initialised their barriers.
-__device__ __forceinline__ void join_cluster() {
-    if (CLUSTER > 1) cluster_wait();
-}
-
-// Waits until no other block can write to this one's memory. Both kinds of warps call this on their own: where their
-// code joins, the assembler would bound registers by those at the launch.
-__device__ __forceinline__ void leave_cluster() {
-    if (CLUSTER == 1) return;
-    cluster_arrive();
-    cluster_wait();
 }
 
 // Grid: clusters that share the tiles of W equally, for each group of SHARE_W tiles of x; with PARTS > 1, each cluster

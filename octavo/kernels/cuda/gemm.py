@@ -24,8 +24,8 @@ SOURCE = Path(__file__).with_name("gemm.cu")
 
 SUMMED_CHANNELS = 64
 """Of the residual stream, whose squares are summed."""
-_ACTIVATIONS = {"none": 0, "silu": 1, "gelu_tanh": 2}
-_OUTPUT_TYPES = (torch.bfloat16, torch.float16)
+ACTIVATIONS = {"none": 0, "silu": 1, "gelu_tanh": 2}
+OUTPUT_TYPES = (torch.bfloat16, torch.float16)
 
 
 class ClusterGemm:
@@ -56,7 +56,7 @@ class ClusterGemm:
         """
         num_weights, num_features = self._weight.shape
         if (
-            dtype not in _OUTPUT_TYPES
+            dtype not in OUTPUT_TYPES
             or num_weights % (16 if is_gated else 8)
             or num_features * self._weight.element_size() < STEP_BYTES
             or not (self._bias is None or self._bias.dtype is dtype)
@@ -124,18 +124,7 @@ class ClusterGemm:
         prepared = _prepare(tile, form, x.shape, x.stride(0), num_weights, num_outputs, x.device)
         with prepared.lock:
             operands = prepared.operands
-            operands.row_scales = None if row_scales is None else row_scales.data_ptr()
-            operands.scales = None if self._scales is None else self._scales.data_ptr()
-            operands.bias = None if self._bias is None else self._bias.data_ptr()
-            operands.out = None if out is None else out.data_ptr()
-            if norm is not None:
-                assert norm.weighted is not None, "x is its weighted rows"
-                squares = norm.weighted.squares
-                operands.row_scales, operands.num_squares = squares.data_ptr(), squares.shape[1]
-                operands.eps = norm.eps
-            if added is not None:
-                operands.norm_weight, operands.weighted = added.weight.data_ptr(), added.weighted.data_ptr()
-                operands.squares = added.squares.data_ptr()
+            operands.set(row_scales, self._scales, self._bias, out, norm, added)
             if rounded is not None:
                 operands.rounded, operands.rounded_scales = rounded.values.data_ptr(), rounded.scales.data_ptr()
                 operands.meeting = self._meeting.data_ptr()
@@ -175,7 +164,7 @@ def _meeting(device: torch.device) -> torch.Tensor:
     return torch.zeros(32 + 2 * MAX_ROWS, dtype=torch.int32, device=device)
 
 
-class _Operands(ctypes.Structure):
+class Operands(ctypes.Structure):
     """``Outputs`` of ``gemm.cu``: addresses, sizes and the norm's epsilon."""
 
     _fields_ = (
@@ -196,6 +185,28 @@ class _Operands(ctypes.Structure):
         ("eps", ctypes.c_float),
     )
 
+    def set(
+        self,
+        row_scales: torch.Tensor | None,
+        scales: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        out: torch.Tensor | None,
+        norm: DeferredNorm | None,
+        added: "AddedStream | None",
+    ) -> None:
+        """Take the tensors of a launch; see :meth:`ClusterGemm.multiply`."""
+        self.row_scales = None if row_scales is None else row_scales.data_ptr()
+        self.scales = None if scales is None else scales.data_ptr()
+        self.bias = None if bias is None else bias.data_ptr()
+        self.out = None if out is None else out.data_ptr()
+        if norm is not None:
+            assert norm.weighted is not None, "x is its weighted rows"
+            squares = norm.weighted.squares
+            self.row_scales, self.num_squares, self.eps = squares.data_ptr(), squares.shape[1], norm.eps
+        if added is not None:
+            self.norm_weight, self.weighted = added.weight.data_ptr(), added.weighted.data_ptr()
+            self.squares = added.squares.data_ptr()
+
 
 @dataclass(frozen=True, slots=True)
 class GemmForm:
@@ -215,7 +226,7 @@ class GemmForm:
 
 
 @dataclass
-class _PreparedGemm:
+class PreparedGemm:
     """A launch for fixed sizes, shared by all weights that have them.
 
     Attributes:
@@ -225,12 +236,12 @@ class _PreparedGemm:
 
     tile: GemmTile
     launch: Launch
-    operands: _Operands
+    operands: Operands
     x_map: TensorMap
     address: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def run(self, x: torch.Tensor, weight_map: TensorMap) -> None:
+    def run(self, x: torch.Tensor, *weight_maps: TensorMap) -> None:
         """Launch it for other tensors of these sizes."""
         address = x.data_ptr()
         if not self.address:
@@ -239,7 +250,8 @@ class _PreparedGemm:
         elif address != self.address:
             driver().move_tiles(self.x_map, address)
         self.address = address
-        self.launch.arguments[1] = ctypes.addressof(weight_map)
+        for i, weight_map in enumerate(weight_maps, 1):
+            self.launch.arguments[i] = ctypes.addressof(weight_map)
         self.launch.run()
 
 
@@ -252,9 +264,9 @@ def _prepare(
     num_weights: int,
     num_outputs: int,
     device: torch.device,
-) -> _PreparedGemm:
+) -> PreparedGemm:
     num_rows, num_features = x_shape
-    operands = _Operands(num_rows=num_rows, num_outputs=num_outputs, num_features=num_features)
+    operands = Operands(num_rows=num_rows, num_outputs=num_outputs, num_features=num_features)
     num_steps = -(-num_features * form.dtype.itemsize // STEP_BYTES)
     row_groups, weight_tiles = tile.num_row_groups(num_rows), tile.num_weight_tiles(num_weights)
     sizes = (num_steps, tile.num_tile_rows(num_rows), row_groups, weight_tiles)
@@ -267,7 +279,7 @@ def _prepare(
         [x_map, TensorMap.new(), operands, *map(ctypes.c_int32, sizes)],
         cluster=(tile.cluster_size, 1, 1),
     )
-    return _PreparedGemm(tile, launch, operands, x_map)
+    return PreparedGemm(tile, launch, operands, x_map)
 
 
 def gemm_kernel(tile: GemmTile, form: GemmForm) -> CudaKernel:
@@ -280,7 +292,7 @@ def gemm_kernel(tile: GemmTile, form: GemmForm) -> CudaKernel:
         ("PARTS", tile.num_parts),
         ("FLOAT8", int(form.dtype is torch.float8_e4m3fn)),
         ("HALF", int(form.out_dtype is torch.float16)),
-        ("ACTIVATION", _ACTIVATIONS[form.activation]),
+        ("ACTIVATION", ACTIVATIONS[form.activation]),
         ("NORMED", int(form.is_normed)),
         ("ADDED", int(form.is_added)),
         ("ROUNDED", int(form.is_rounded)),

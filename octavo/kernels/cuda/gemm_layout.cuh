@@ -1,4 +1,4 @@
-// A GEMM's sizes, what lies where in shared memory, and which tiles a thread block has; see gemm.cu.
+// A GEMM's sizes, and which tiles a thread block has; see gemm.cu. The ring lies as gemm_rings.cuh has it.
 
 #pragma once
 
@@ -14,7 +14,7 @@ constexpr int THREADS_OF_GROUP = 128;
 constexpr int THREADS = (GROUPS + 1) * THREADS_OF_GROUP;  // the last warpgroup produces
 constexpr int WEIGHTS = GROUPS * BLOCK;
 constexpr int BLOCK_OUTPUTS = GATED ? BLOCK / 2 : BLOCK;
-constexpr int BLOCK_BYTES = BLOCK * STEP_BYTES, WEIGHT_BYTES = WEIGHTS * STEP_BYTES, X_BYTES = ROWS * STEP_BYTES;
+constexpr int X_BYTES = ROWS * STEP_BYTES;
 constexpr int SUMS = ROWS / 2;  // of a thread
 constexpr int OWN_ROWS = ROWS / PARTS, OWN_SUMS = SUMS / PARTS;  // of which a thread writes the results
 
@@ -25,19 +25,23 @@ static_assert(!ROUNDED || OWN_ROWS <= 64 * STAGES, "a warpgroup keeps its output
 static_assert(!(ADDED && (GATED || HALF)) && !(NORMED && (FLOAT8 || HALF)), "the residual stream is bfloat16");
 static_assert(GROUPS * (PARTS - 1) * OWN_SUMS * THREADS_OF_GROUP * 4 <= STAGES * X_BYTES, "others' sums fit");
 
-// Shared memory: the ring, then scales of x's rows and the barriers.
-constexpr int X_PLACE = STAGES * WEIGHT_BYTES;
-constexpr int ROW_SCALE_PLACE = X_PLACE + STAGES * X_BYTES;
-constexpr int FULL_PLACE = ROW_SCALE_PLACE + ROWS * 4;  // a stage has been loaded
-constexpr int EMPTY_PLACE = FULL_PLACE + STAGES * 8;    // a stage has been multiplied, here and in blocks that share it
-constexpr int DONE_PLACE = EMPTY_PLACE + STAGES * 8;    // all parts have been summed
-constexpr int MERGED_PLACE = DONE_PLACE + 8;            // a warpgroup has the sums of the other parts
-// Of each row its largest output, then what its outputs are multiplied by.
-constexpr int LARGEST_PLACE = MERGED_PLACE + GROUPS * 8;
-
 // Named barriers: the row scales are there; a warpgroup's own; that of all warpgroups that round.
 constexpr int SCALES_BARRIER = 1, GROUP_BARRIER = 2, ROUNDING_BARRIER = GROUP_BARRIER + GROUPS;
 constexpr int SCALING_WARPS = 2, SCALING_THREADS = GROUPS * THREADS_OF_GROUP + SCALING_WARPS * 32;
+
+#include "gemm_rings.cuh"
+
+// A warpgroup that multiplies.
+struct Warpgroup {
+    u32 shared;
+    int group;
+    int thread;  // in the warpgroup
+
+    __device__ __forceinline__ explicit Warpgroup(u32 shared)
+        : shared(shared), group(threadIdx.x / THREADS_OF_GROUP), thread(threadIdx.x % THREADS_OF_GROUP) {}
+
+    __device__ __forceinline__ void sync_group() const { named_barrier(GROUP_BARRIER + group, THREADS_OF_GROUP); }
+};
 
 // Which tiles a block has, and who shares them.
 struct Place {
@@ -80,15 +84,31 @@ struct Place {
     __device__ __forceinline__ static int rank(int part, int row_rank) { return part * SHARE_W + row_rank; }
 };
 
-// A position in the ring.
-struct Slot {
+// A position in a ring.
+template <int COUNT>
+struct SlotOf {
     int stage = 0;
     u32 phase = 0;
 
     __device__ __forceinline__ void advance() {
-        if (++stage == STAGES) {
+        if (++stage == COUNT) {
             stage = 0;
             phase ^= 1;
         }
     }
 };
+
+using Slot = SlotOf<STAGES>;
+
+// Waits until all blocks of the cluster have initialised their barriers.
+__device__ __forceinline__ void join_cluster() {
+    if (CLUSTER > 1) cluster_wait();
+}
+
+// Waits until no other block can write to this one's memory. Both kinds of warps call this on their own: where their
+// code joins, the assembler would bound registers by those at the launch.
+__device__ __forceinline__ void leave_cluster() {
+    if (CLUSTER == 1) return;
+    cluster_arrive();
+    cluster_wait();
+}

@@ -1,4 +1,4 @@
-// The warpgroups that multiply, and how they add up sums of parts of K; see gemm.cu.
+// The warpgroups that multiply 8-bit and 16-bit values; see gemm.cu.
 
 #pragma once
 
@@ -6,17 +6,12 @@
 #include "wgmma.cuh"
 
 // A stage as a warpgroup sees it.
-struct Consumer {
-    u32 shared;
-    int group;
-    int thread;         // in the warpgroup
+struct Consumer : Warpgroup {
     u32 empty_barrier;  // this thread's to arrive at, of stage 0; 0 if it has none
     int num_refills;    // stages that will be loaded again: blocks may be gone when others are released
 
     __device__ __forceinline__ Consumer(u32 shared, const Place& place)
-        : shared(shared),
-          group(threadIdx.x / THREADS_OF_GROUP),
-          thread(threadIdx.x % THREADS_OF_GROUP),
+        : Warpgroup(shared),
           empty_barrier(0),
           num_refills(place.num_tiles() * (place.last_step - place.first_step) - STAGES) {
         // Threads of a warpgroup arrive at one block each of those that share W with it.
@@ -25,8 +20,6 @@ struct Consumer {
             empty_barrier = CLUSTER == 1 ? own : cluster_address(own, Place::rank(place.part, thread));
         }
     }
-
-    __device__ __forceinline__ void sync_group() const { named_barrier(GROUP_BARRIER + group, THREADS_OF_GROUP); }
 
     __device__ __forceinline__ void issue(const Slot& slot, float (&sums)[SUMS], int accumulates) const {
         barrier_wait(shared + FULL_PLACE + slot.stage * 8, slot.phase);
@@ -149,51 +142,3 @@ __device__ __forceinline__ int multiply_tile(Consumer& consumer, Slot& slot, int
 }
 
 #endif
-
-// Where a warpgroup finds the sums of other parts: each thread those with the same place in other blocks.
-struct Pieces {
-    static constexpr int BYTES = OWN_SUMS * THREADS_OF_GROUP * 4;
-    u32 first;    // this thread's
-    u32 barrier;  // all have come
-
-    __device__ __forceinline__ explicit Pieces(const Consumer& consumer)
-        : first(consumer.shared + X_PLACE + consumer.group * (PARTS - 1) * BYTES + consumer.thread * 16),
-          barrier(consumer.shared + MERGED_PLACE + consumer.group * 8) {}
-};
-
-// Sends each block that has another part of the same tile the sums of those rows that it writes.
-__device__ __forceinline__ void send_sums(const Consumer& consumer, const Place& place, const float (&sums)[SUMS]) {
-    const Pieces pieces(consumer);
-    // A ring takes in others' sums once no warpgroup needs it any more.
-    if (consumer.thread < PARTS) {
-        const int rank = Place::rank(consumer.thread, place.row_rank);
-        barrier_arrive_cluster(cluster_address(consumer.shared + DONE_PLACE, rank));
-    }
-    barrier_wait(consumer.shared + DONE_PLACE, 0);
-#pragma unroll
-    for (int part = 0; part < PARTS; part++) {
-        if (part == place.part) continue;
-        const int rank = Place::rank(part, place.row_rank);
-        const int piece = (place.part - part + PARTS) % PARTS - 1;
-        const u32 to = cluster_address(pieces.first + piece * Pieces::BYTES, rank);
-        const u32 barrier = cluster_address(pieces.barrier, rank);
-#pragma unroll
-        for (int i = 0; i < OWN_SUMS; i += 4)
-            store_cluster(to + i * THREADS_OF_GROUP * 4, &sums[part * OWN_SUMS + i], barrier);
-    }
-}
-
-// Adds what the other parts have sent to the block's own sums, which begin at `first`.
-__device__ __forceinline__ void add_received(const Consumer& consumer, float (&sums)[SUMS], int first) {
-    const Pieces pieces(consumer);
-    barrier_wait_cluster(pieces.barrier, 0);
-#pragma unroll
-    for (int piece = 0; piece < PARTS - 1; piece++) {
-#pragma unroll
-        for (int i = 0; i < OWN_SUMS; i += 4) {
-            const float4 values = load_shared_floats(pieces.first + piece * Pieces::BYTES + i * THREADS_OF_GROUP * 4);
-            float* own = &sums[first + i];
-            own[0] += values.x, own[1] += values.y, own[2] += values.z, own[3] += values.w;
-        }
-    }
-}

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "gemm_layout.cuh"
-#include "gemm_outputs.cuh"
 
 // One thread keeps the ring full of tiles of W, of which it loads its share for all blocks that have them.
 __device__ __forceinline__ void produce_weights(u32 shared, const TensorMap* map, const Place& place) {
@@ -41,11 +40,4 @@ __device__ __forceinline__ void produce_x(u32 shared, const TensorMap* map, cons
             slot.advance();
         }
     }
-}
-
-// SCALING_WARPS warps leave the factors of the tile's rows in shared memory, while others multiply.
-__device__ __forceinline__ void produce_row_scales(u32 shared, const Outputs& outputs, const Place& place, int thread) {
-    for (int i = thread; i < place.num_rows; i += SCALING_WARPS * 32)
-        store_shared(shared + ROW_SCALE_PLACE + i * 4, outputs.row_scale(place.first_row + i));
-    named_barrier_arrive(SCALES_BARRIER, SCALING_THREADS);
 }

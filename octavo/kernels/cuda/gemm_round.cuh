@@ -53,6 +53,18 @@ struct Rounder {
           cells(writer.consumer.shared + LARGEST_PLACE),
           largest(outputs.meeting->largest[phase != 0]) {}
 
+    // Where a chunk of AT_ONCE rows is kept beside all others: in tiles of W that this warpgroup alone has read.
+    __device__ __forceinline__ static u32 staging_of(const Writer& writer, int chunk) {
+        return writer.consumer.shared + chunk * WEIGHT_BYTES + writer.consumer.group * BLOCK_BYTES;
+    }
+
+    // Keeps all the OWN_ROWS rows from the tile's `first_row` on.
+    __device__ __forceinline__ static void keep(const Writer& writer, const float (&sums)[SUMS], int first_row) {
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; chunk++)
+            writer.stage(staging_of(writer, chunk), sums, first_row + chunk * Writer::AT_ONCE);
+    }
+
     __device__ __forceinline__ static void sync() { named_barrier(ROUNDING_BARRIER, WRITING_THREADS); }
 
     // Visits this thread's pieces of rows: with the row of x, where the piece is staged, and the row's cell.
@@ -64,7 +76,7 @@ struct Rounder {
             for (int i = 0; i < COUNT; i++) {
                 const int in_chunk = i * Writer::STRIDE + writer.row;
                 const int m = writer.find(first_row + chunk * Writer::AT_ONCE, i);
-                const u32 staged = Writer::staged(writer.staging_of(chunk), in_chunk, writer.piece);
+                const u32 staged = Writer::staged(staging_of(writer, chunk), in_chunk, writer.piece);
                 visit(m, staged, cells + (chunk * Writer::AT_ONCE + in_chunk) * 4);
             }
     }

@@ -10,9 +10,11 @@ rule chooses is 0.4 % slower than the best division that was timed, on average.
 """
 
 import functools
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 GROUP_WEIGHTS = 64
 """Rows of W of a warpgroup; with a gate, every other eight are the gate's."""
@@ -31,7 +33,7 @@ _ROWS = (32, 64, 128, 192, 256)
 """Of a tile; numbers of rows up to the same one of these are divided alike."""
 STEP_BYTES = 128
 """Of K, in a stage of the ring."""
-_SHARED_BYTES = 227 << 10
+SHARED_BYTES = 227 << 10
 _MAX_STAGES = 10
 _MAX_ROW_GROUPS = 4
 """That each read W."""
@@ -132,6 +134,7 @@ class GemmTile:
 
 _BARRIER_BYTES = 16
 """Of a stage's two."""
+Tile = TypeVar("Tile", bound=GemmTile)
 
 
 def _fixed_bytes(num_groups: int, num_rows: int) -> int:
@@ -177,30 +180,50 @@ def _tile_of_slices(num_rows: int, num_weights: int, num_sms: int) -> GemmTile |
 
 @functools.cache
 def _fastest_tile(num_rows: int, num_weights: int, num_steps: int, is_gated: bool, num_sms: int) -> GemmTile:
-    divisions = _divisions(num_rows, num_weights, num_steps, is_gated, num_sms)
-    return min(divisions, key=lambda tile: _cycles(tile, num_rows, num_weights, num_steps, num_sms))
+    found = divisions(_deepest_tile, num_rows, num_weights, num_steps, is_gated=is_gated, num_sms=num_sms)
+    return min(found, key=lambda tile: _cycles(tile, num_rows, num_weights, num_steps, num_sms))
 
 
-def _divisions(num_rows: int, num_weights: int, num_steps: int, is_gated: bool, num_sms: int) -> Iterator[GemmTile]:
-    """All divisions that the kernel has, with as many stages as fit."""
-    for groups in (1, 2, 3):
-        for rows in _ROWS:
-            stage_bytes = STEP_BYTES * (groups * GROUP_WEIGHTS + rows) + _BARRIER_BYTES
-            num_stages = min((_SHARED_BYTES - _fixed_bytes(groups, rows)) // stage_bytes, _MAX_STAGES)
-            for share_w, parts in ((1, 1), (2, 1), (1, 2), (1, 4)):
-                tile = GemmTile(groups, rows, num_stages, share_w, parts, 1)
+def _deepest_tile(num_groups: int, num_rows: int, share_w: int, num_parts: int) -> GemmTile | None:
+    """A tile with as many stages as fit; None if sums have no registers."""
+    if num_groups * num_rows >= 3 * 256 and share_w * num_parts > 1:
+        return None
+    stage_bytes = STEP_BYTES * (num_groups * GROUP_WEIGHTS + num_rows) + _BARRIER_BYTES
+    num_stages = min((SHARED_BYTES - _fixed_bytes(num_groups, num_rows)) // stage_bytes, _MAX_STAGES)
+    return GemmTile(num_groups, num_rows, num_stages, share_w, num_parts, 1)
+
+
+def divisions(
+    make_tile: Callable[[int, int, int, int], Tile | None],
+    num_rows: int,
+    num_weights: int,
+    num_steps: int,
+    *,
+    is_gated: bool,
+    num_sms: int,
+) -> Iterator[Tile]:
+    """All divisions that a kernel has.
+
+    Args:
+        make_tile: the tile, of one cluster, for a number of warpgroups, of rows, of blocks that share W and of parts;
+            None if there is none.
+        num_rows: of ``x``.
+        num_steps: that can be parted.
+    """
+    for groups, rows in itertools.product((1, 2, 3), _ROWS):
+        for share_w, parts in ((1, 1), (2, 1), (1, 2), (1, 4)):
+            tile = make_tile(groups, rows, share_w, parts)
+            if (
+                tile is not None
+                and rows <= num_rows
+                and rows * share_w <= 1 << (num_rows - 1).bit_length()
+                and tile.num_row_groups(num_rows) <= _MAX_ROW_GROUPS
+                and parts <= num_steps
+                and _merges(tile, is_gated)
+            ):
                 num_clusters = _num_clusters(tile, num_rows, num_weights, num_sms)
-                has_registers = tile.cluster_size == 1 or groups * rows < 3 * 256
-                if (
-                    has_registers
-                    and rows <= num_rows
-                    and rows * share_w <= 1 << (num_rows - 1).bit_length()
-                    and tile.num_row_groups(num_rows) <= _MAX_ROW_GROUPS
-                    and parts <= num_steps
-                    and _merges(tile, is_gated)
-                    and (parts == 1 or num_clusters == tile.num_weight_tiles(num_weights))
-                ):
-                    yield GemmTile(groups, rows, num_stages, share_w, parts, num_clusters)
+                if parts == 1 or num_clusters == tile.num_weight_tiles(num_weights):
+                    yield replace(tile, num_clusters=num_clusters)
 
 
 def _merges(tile: GemmTile, is_gated: bool) -> bool:
@@ -211,7 +234,7 @@ def _merges(tile: GemmTile, is_gated: bool) -> bool:
     return is_written and received <= tile.num_stages * STEP_BYTES * tile.num_rows
 
 
-def _capacity(tile: GemmTile, num_sms: int) -> int:
+def capacity(tile: GemmTile, num_sms: int) -> int:
     """Clusters that run at once, of one block a multiprocessor."""
     usable = num_sms if tile.cluster_size <= 2 else int(num_sms * _LARGE_CLUSTERS)
     return max(usable // tile.cluster_size, 1)
@@ -220,7 +243,7 @@ def _capacity(tile: GemmTile, num_sms: int) -> int:
 def _num_clusters(tile: GemmTile, num_rows: int, num_weights: int, num_sms: int) -> int:
     """For each group of rows, so that all have the same number of tiles, or nearly."""
     num_tiles = tile.num_weight_tiles(num_weights)
-    at_once = max(_capacity(tile, num_sms) // tile.num_row_groups(num_rows), 1)
+    at_once = max(capacity(tile, num_sms) // tile.num_row_groups(num_rows), 1)
     return math.ceil(num_tiles / math.ceil(num_tiles / at_once))
 
 
@@ -230,7 +253,7 @@ def _cycles(tile: GemmTile, num_rows: int, num_weights: int, num_steps: int, num
     row_groups, num_blocks = tile.num_row_groups(num_rows), tile.num_blocks(num_rows)
     num_tiles = math.ceil(tile.num_weight_tiles(num_weights) / tile.num_clusters)  # of a block
     # More clusters than run at once wait for others.
-    num_rounds = num_tiles * math.ceil(tile.num_clusters * row_groups / _capacity(tile, num_sms))
+    num_rounds = num_tiles * math.ceil(tile.num_clusters * row_groups / capacity(tile, num_sms))
     # The kernel has sums of three warpgroups by 256 rows in two halves, which read W twice.
     reads = 2 if groups == 3 and rows == 256 else 1
     own_weights = STEP_BYTES * weights * tile.num_parts * tile.num_clusters

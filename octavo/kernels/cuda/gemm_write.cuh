@@ -2,7 +2,7 @@
 
 #pragma once
 
-#include "gemm_multiply.cuh"
+#include "gemm_layout.cuh"
 #include "gemm_outputs.cuh"
 
 // A warpgroup writes a tile 64 rows of x at a time, of which threads that are neighbours write neighbouring outputs.
@@ -12,7 +12,7 @@ struct Writer {
     static constexpr int STRIDE = THREADS_OF_GROUP / PIECES;
     static constexpr int COUNT = (AT_ONCE + STRIDE - 1) / STRIDE;  // of a thread
 
-    const Consumer& consumer;
+    const Warpgroup& consumer;
     const Outputs& outputs;
     const Place& place;
     int block;       // of W; beyond it if there is nothing to write
@@ -23,7 +23,7 @@ struct Writer {
 
     // Loads what is there before the sums are.
     __device__ __forceinline__ Writer(
-        const Consumer& consumer, const Outputs& outputs, const Place& place, int block)
+        const Warpgroup& consumer, const Outputs& outputs, const Place& place, int block)
         : consumer(consumer),
           outputs(outputs),
           place(place),
@@ -95,18 +95,6 @@ struct Writer {
                 store_transposed(to + rows * 128, packed[0], packed[1], packed[2], packed[3]);
             }
         }
-    }
-
-    // Where a chunk of AT_ONCE rows is kept beside all others: in tiles of W that this warpgroup alone has read.
-    __device__ __forceinline__ u32 staging_of(int chunk) const {
-        return consumer.shared + chunk * WEIGHT_BYTES + consumer.group * BLOCK_BYTES;
-    }
-
-    // Stages all the OWN_ROWS rows from the tile's `first_row` on.
-    __device__ __forceinline__ void stage_all(const float (&sums)[SUMS], int first_row) const {
-#pragma unroll
-        for (int chunk = 0; chunk < OWN_ROWS / AT_ONCE; chunk++)
-            stage(staging_of(chunk), sums, first_row + chunk * AT_ONCE);
     }
 
     // Writes the results of OWN_ROWS rows from the tile's `first_row` on, by way of the tile of W that this warpgroup
