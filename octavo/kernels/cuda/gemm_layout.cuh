@@ -1,4 +1,5 @@
-// A GEMM's sizes, and which tiles a thread block has; see gemm.cu. The ring lies as gemm_rings.cuh has it.
+// A GEMM's sizes, and which tiles a thread block has; see gemm.cu. The rings of values lie as gemm_rings.cuh has it,
+// those of codes (CODES) as grouped_rings.cuh.
 
 #pragma once
 
@@ -29,7 +30,11 @@ static_assert(GROUPS * (PARTS - 1) * OWN_SUMS * THREADS_OF_GROUP * 4 <= STAGES *
 constexpr int SCALES_BARRIER = 1, GROUP_BARRIER = 2, ROUNDING_BARRIER = GROUP_BARRIER + GROUPS;
 constexpr int SCALING_WARPS = 2, SCALING_THREADS = GROUPS * THREADS_OF_GROUP + SCALING_WARPS * 32;
 
+#if CODES
+#include "grouped_rings.cuh"
+#else
 #include "gemm_rings.cuh"
+#endif
 
 // A warpgroup that multiplies.
 struct Warpgroup {

@@ -184,6 +184,12 @@ __device__ __forceinline__ float2 load_shared_pair(u32 address) {
     return values;
 }
 
+__device__ __forceinline__ u32 load_shared_word(u32 address) {
+    u32 value;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+    return value;
+}
+
 __device__ __forceinline__ void store_shared(u32 address, float value) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }

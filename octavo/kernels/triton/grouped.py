@@ -1,11 +1,11 @@
 """GEMMs with weights of packed integers on GPUs: few rows unpack them in the GEMM, many rows by way of their values.
 
 On Hopper, integers in groups of a multiple of 128 inputs are multiplied by :mod:`grouped_hopper` from 17 to 1,024 rows,
-those of 4 bits by :mod:`grouped_direct` before; codes of 8 bits by :mod:`grouped_bytes` up to 16 rows; floats of 4 bits
-by :mod:`unit_gemm` up to 64 rows; other codes of 4 by :mod:`grouped_stream` up to 8. For what they do not take,
-:mod:`grouped_kernel` multiplies few rows, and the vendor's library many; on Hopper, float8 values in blocks are
-multiplied as they are (:mod:`block_float8`). Each of them adds in an order of its own. Where a row's bits must not
-depend on the others, :mod:`grouped_kernel` multiplies all.
+those of 4 bits by :mod:`octavo.kernels.cuda.grouped_gemm` up to 256, and by :mod:`grouped_direct` up to 16; codes of 8
+bits by :mod:`grouped_bytes` up to 16 rows; floats of 4 bits by :mod:`unit_gemm` up to 64 rows; other codes of 4 by
+:mod:`grouped_stream` up to 8. For what they do not take, :mod:`grouped_kernel` multiplies few rows, and the vendor's
+library many; on Hopper, float8 values in blocks are multiplied as they are (:mod:`block_float8`). Each of them adds in
+an order of its own. Where a row's bits must not depend on the others, :mod:`grouped_kernel` multiplies all.
 """
 
 import torch
@@ -13,6 +13,10 @@ import torch.nn.functional as F
 
 from octavo.errors import UnsupportedModelError
 from octavo.kernels import grouped
+from octavo.kernels.cuda.gemm import SUMMED_CHANNELS
+from octavo.kernels.cuda.grouped_gemm import GroupedGemm
+from octavo.kernels.cuda.grouped_gemm_tiles import MAX_ROWS as MAX_CLUSTER_ROWS
+from octavo.kernels.cuda.grouped_gemm_tiles import GroupedTile
 from octavo.kernels.deferred_norm import DeferredNorm, WeightedRows
 from octavo.kernels.grouped import ZERO_STEP, GroupedTensors, pack_unit
 from octavo.kernels.linear import GATES, LinearOp
@@ -41,7 +45,7 @@ from octavo.kernels.triton.unit_gemm import UnitTile, unit_linear
 MAX_ROWS = 64
 """Beyond this M, the portable kernel takes longer than dequantising the weight for the vendor's library."""
 
-Tile = BytesTile | DirectTile | HopperTile | StreamTile | UnitTile
+Tile = BytesTile | DirectTile | GroupedTile | HopperTile | StreamTile | UnitTile
 """A kernel for Hopper, by its tile."""
 
 _MAX_PARTS = 16
@@ -81,6 +85,9 @@ class GroupedLinear(LinearOp):
         self._choices: dict[tuple[int, torch.dtype], Tile | None] = {}
         self._term_kind = kind_of(weight) if self._is_hopper else None
         self._terms = None if self._term_kind is None else make_terms(weight, self._term_kind)
+        self._cluster_gemm: GroupedGemm | None = None
+        if self._terms is not None and self._term_kind == "wide" and weight.bits == 4:
+            self._cluster_gemm = GroupedGemm(weight, self._terms, bias, num_sms=self._num_sms)
         self._has_units = self._is_hopper and unit_gemm.reads(weight)
         has_blocks = rounds_inputs and not deterministic and multiplies_blocks(device)
         scales = block_scales(weight) if has_blocks else None
@@ -100,7 +107,8 @@ class GroupedLinear(LinearOp):
         blocks = self._choose_blocks(x)
         if blocks is not None:
             return blocks(x, activation)
-        tile = self.choose(len(x), x.dtype) if x.dtype in (torch.bfloat16, torch.float16) else None
+        has_tile = x.dtype in (torch.bfloat16, torch.float16)
+        tile = self.choose(len(x), x.dtype, is_gated=True) if has_tile else None
         if tile is None or (isinstance(tile, HopperTile) and not grouped_hopper.gates(self._weight)):
             return GATES[activation](self(x))
         return self._launch(x, activation, tile)
@@ -110,7 +118,9 @@ class GroupedLinear(LinearOp):
         blocks = self._choose_blocks(norm.x)
         if blocks is not None:
             return blocks.normed(norm, activation)
-        tile = self.choose(len(norm.x), norm.x.dtype)
+        tile = self.choose(len(norm.x), norm.x.dtype, is_gated=activation != "none")
+        if isinstance(tile, GroupedTile) and norm.weighted is not None and norm.weighted.squares.shape[1] % 4 == 0:
+            return self._launch(norm.weighted.values, activation, tile, norm)
         if not isinstance(tile, BytesTile | DirectTile):
             return None
         if norm.weighted is not None and isinstance(tile, DirectTile) and len(norm.x) <= grouped_direct.MAX_ADDED_ROWS:
@@ -125,8 +135,15 @@ class GroupedLinear(LinearOp):
 
     def added(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> WeightedRows | None:
         """See :meth:`octavo.kernels.linear.LinearOp.added`."""
-        tile = self.choose(len(x), x.dtype) if adds_rows(x, residual, grouped_direct.MAX_ADDED_ROWS) else None
-        if not isinstance(tile, DirectTile):
+        tile = self.choose(len(x), x.dtype) if adds_rows(x, residual, MAX_CLUSTER_ROWS) else None
+        if isinstance(tile, GroupedTile):
+            if weight.dtype is not x.dtype or len(weight) % 256:
+                return None
+            assert self._cluster_gemm is not None, "it chose the tile"
+            added = AddedStream.of(residual, weight, len(weight) // SUMMED_CHANNELS)
+            self._cluster_gemm.multiply(aligned_rows(x), residual, "none", tile, added=added)
+            return added.rows()
+        if not isinstance(tile, DirectTile) or len(x) > grouped_direct.MAX_ADDED_ROWS:
             return None
         assert self._terms is not None, "the weight has a form that the kernel reads"
         added = AddedStream.of(residual, weight, tile.num_tiles(len(self._weight.codes)))
@@ -161,10 +178,14 @@ class GroupedLinear(LinearOp):
             return super().rows(index)
         return dequantize(self._weight, len(index), self._rows_dtype, index=index)
 
-    def choose(self, num_rows: int, dtype: torch.dtype = torch.bfloat16) -> Tile | None:
+    def choose(self, num_rows: int, dtype: torch.dtype = torch.bfloat16, *, is_gated: bool = False) -> Tile | None:
         """The kernel for Hopper that multiplies so many rows; None for the portable kernel or the library."""
         if not self._is_hopper or num_rows <= 0:
             return None
+        if self._cluster_gemm is not None:
+            clusters = self._cluster_gemm.choose(num_rows, dtype, is_gated=is_gated)
+            if clusters is not None:
+                return clusters
         key = num_rows, dtype
         if key not in self._choices:
             self._choices[key] = self._choose_few(num_rows, dtype) or self._choose_many(num_rows, dtype)
@@ -209,7 +230,7 @@ class GroupedLinear(LinearOp):
         """One launch of a kernel for Hopper: ``[M, in] → [M, out]``, or ``[M, out / 2]`` with an activation.
 
         Args:
-            norm: of ``x``, for a :class:`BytesTile` or :class:`DirectTile`.
+            norm: of ``x``, for a :class:`BytesTile`, :class:`DirectTile` or :class:`GroupedTile`.
         """
         num_rows, num_channels = len(x), len(self._weight.codes) // (1 if activation == "none" else 2)
         y, x = x.new_empty(num_rows, num_channels), aligned_rows(x)
@@ -219,6 +240,9 @@ class GroupedLinear(LinearOp):
         elif isinstance(tile, DirectTile):
             assert self._terms is not None, "the weight has a form that the kernel reads"
             direct_grouped(x, self._weight, self._terms, self._bias, y, activation, tile, norm)
+        elif isinstance(tile, GroupedTile):
+            assert self._cluster_gemm is not None, "it chose the tile"
+            self._cluster_gemm.multiply(x, y, activation, tile, norm)
         elif isinstance(tile, UnitTile):
             unit_linear(x, self._weight, self._bias, y, activation, tile)
         elif isinstance(tile, StreamTile):

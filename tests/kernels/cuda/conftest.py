@@ -8,6 +8,7 @@ from fakes import FakeCompiler, FakeDriver
 
 from octavo.kernels.cuda import attention as attention_module
 from octavo.kernels.cuda import gemm as gemm_module
+from octavo.kernels.cuda import grouped_gemm as grouped_module
 from octavo.kernels.cuda import launch as launch_module
 from octavo.kernels.cuda import library as library_module
 from octavo.kernels.cuda.library import KernelLibrary
@@ -44,7 +45,7 @@ def fake_driver(fake_compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch) ->
 def library(fake_driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> KernelLibrary:
     """A library without kernels, in place of the process's."""
     own = KernelLibrary()
-    for module in (launch_module, gemm_module, attention_module):
+    for module in (launch_module, gemm_module, grouped_module, attention_module):
         monkeypatch.setattr(module, "library", own)
     return own
 

@@ -11,6 +11,8 @@ import torch
 from product_case import WEIGHT_SHAPES, check_normed_row, random
 
 from octavo.kernels import grouped
+from octavo.kernels.cuda.grouped_gemm_tiles import GroupedTile
+from octavo.kernels.cuda.library import KernelLibrary
 from octavo.kernels.grouped import ZERO_STEP, GroupedTensors, ReorderedLinear, byte_order, pack_codes, unpack_codes
 from octavo.kernels.linear import GATES
 from octavo.kernels.triton import grouped as triton_grouped
@@ -108,6 +110,10 @@ def test_a_kernel_for_each_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(linear, "is_supported", lambda device: True)
     monkeypatch.setattr(triton_grouped, "num_multiprocessors", lambda device: 132)
     cpu = torch.device("cpu")
+    monkeypatch.setattr(KernelLibrary, "has", lambda library, source: True)
+    with_clusters = kinds_of(GroupedLinear(make(cpu, 64, 256), None, deterministic=False))
+    assert [rows for rows, kind in with_clusters.items() if kind is GroupedTile] == [17, 32, 33, 128, 129]
+    monkeypatch.setattr(KernelLibrary, "has", lambda library, source: False)
     found = kinds_of(GroupedLinear(make(cpu, 64, 256), None, deterministic=False))
     assert found == {rows: DirectTile if rows <= 16 else HopperTile for rows in found if rows <= MAX_ROWS} | {
         MAX_ROWS + 1: type(None)
