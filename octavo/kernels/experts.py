@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from octavo.kernels.basic import activate, silu_and_mul
+from octavo.kernels.deferred_choice import Chosen, DeferredChoice
 from octavo.kernels.dispatch import kernel
 from octavo.kernels.linear import GATES
 from octavo.records.experts import ExpertSpec
@@ -16,6 +17,26 @@ from octavo.records.experts import ExpertSpec
 ExpertsOp = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """The weighted sum of each token's experts: ``x`` of ``[T, hidden]``, each token's experts ``[T, K]`` int64 and their
 shares ``[T, K]`` float32 → ``[T, hidden]``. Each token's sum is in float32 and in the order of its experts."""
+
+
+class ChoosingExperts(ABC):
+    """An :data:`ExpertsOp` whose kernels may choose a token's experts themselves."""
+
+    @abstractmethod
+    def __call__(self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        """See :data:`ExpertsOp`."""
+
+    @abstractmethod
+    def choose_and_run(self, x: torch.Tensor, choice: DeferredChoice) -> torch.Tensor:
+        """The same for ``x`` of ``[1, hidden]`` and the experts that its logits choose."""
+
+
+def run_experts(op: ExpertsOp, x: torch.Tensor, choice: Chosen | DeferredChoice) -> torch.Tensor:
+    """What experts compute for tokens whose experts are chosen, or for one that has its logits."""
+    if isinstance(choice, DeferredChoice) and isinstance(op, ChoosingExperts):
+        return op.choose_and_run(x, choice)
+    chosen, shares = choice
+    return op(x, chosen, shares)
 
 
 class ExpertWeights(NamedTuple):

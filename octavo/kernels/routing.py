@@ -6,6 +6,7 @@ from functools import reduce
 import torch
 import torch.nn.functional as F
 
+from octavo.kernels.deferred_choice import Chosen, DeferredChoice
 from octavo.kernels.deferred_norm import DeferredNorm, rows_of
 from octavo.kernels.dispatch import kernel
 from octavo.records.experts import Routing
@@ -28,7 +29,7 @@ def make_logits(weight: torch.Tensor, bias: torch.Tensor | None) -> LogitsOp:
     return lambda x: F.linear(x.float(), weight, bias)
 
 
-RouterOp = Callable[[torch.Tensor | DeferredNorm], tuple[torch.Tensor, torch.Tensor]]
+RouterOp = Callable[[torch.Tensor | DeferredNorm], Chosen | DeferredChoice]
 """Each token's experts and their weights, ``[T, K]`` int64 and float32, for ``x`` of ``[T, hidden]``."""
 
 

@@ -8,7 +8,8 @@ from torch import nn
 
 from octavo.kernels import FORMATS
 from octavo.kernels.block_experts import BlockExperts, make_block_experts
-from octavo.kernels.experts import ExpertsOp, ExpertWeights, make_experts
+from octavo.kernels.deferred_choice import Chosen, DeferredChoice
+from octavo.kernels.experts import ExpertsOp, ExpertWeights, make_experts, run_experts
 from octavo.kernels.float4 import MX_GROUP
 from octavo.kernels.packed_experts import UNIT, PackedExperts, make_packed_experts
 from octavo.layers.weights import sibling
@@ -128,8 +129,12 @@ class Experts(nn.Module):
 
     def forward(self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         """The weighted sum of each token's experts: ``[T, hidden]`` in and out; see :data:`ExpertsOp`."""
+        return self.run(x, (chosen, shares))
+
+    def run(self, x: torch.Tensor, choice: Chosen | DeferredChoice) -> torch.Tensor:
+        """:meth:`forward` of a router's choice, which may be left to the experts' kernels."""
         assert self._op is not None, "finish_weights() was called"
-        y = self._op(x, chosen, shares)
+        y = run_experts(self._op, x, choice)
         return y if self._tensor_parallel.size == 1 else self._tensor_parallel.all_reduce(y)
 
     @property

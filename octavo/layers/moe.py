@@ -9,6 +9,7 @@ from torch import nn
 from octavo.hub.families.experts import ExpertFields
 from octavo.hub.model_config import ModelConfig
 from octavo.kernels import DeferredNorm, rows_of
+from octavo.kernels.deferred_choice import Chosen, DeferredChoice
 from octavo.kernels.routing import LogitsOp, RouterOp, make_logits, make_router, sigmoid, split_identities
 from octavo.layers.build import Build
 from octavo.layers.experts import Experts, Mxfp4Experts
@@ -75,13 +76,14 @@ class Router(nn.Module):
             self.weight.data, self.bias, self.correction, self.routing, deterministic=self._deterministic
         )
 
-    def forward(self, x: torch.Tensor | DeferredNorm) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, x: torch.Tensor | DeferredNorm) -> Chosen | DeferredChoice:
         """Each token's experts ``[T, K]`` int64 and their weights, float32, for ``x`` of ``[T, hidden]``."""
         assert self._op is not None, "finish_weights() was called"
-        chosen, shares = self._op(x)
+        choice = self._op(x)
         if self.routes is not None:
+            chosen, _ = choice
             self.routes[: len(chosen)] = chosen
-        return chosen, shares
+        return choice
 
 
 class SharedGate(nn.Module):
@@ -146,9 +148,9 @@ class SparseMLP(nn.Module):
 
     def forward(self, x: torch.Tensor | DeferredNorm) -> torch.Tensor:
         """``[T, hidden]`` in and out."""
-        chosen, shares = self.gate(x)
+        choice = self.gate(x)
         x = rows_of(x)
-        total = self._with_identity(x, chosen, shares) if self._num_identity else self.experts(x, chosen, shares)
+        total = self._with_identity(x, *choice) if self._num_identity else self.experts.run(x, choice)
         if self.shared_experts is not None:
             shared = self.shared_experts(x)
             total = total + (shared if self.shared_expert_gate is None else shared * self.shared_expert_gate(x))

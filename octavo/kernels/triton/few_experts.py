@@ -65,20 +65,19 @@ def choose_down_tile(row_bytes: int, form: str, num_chosen: int) -> FewTile:
 def with_few(many: ExpertsOp, weights: PackedExperts | ExpertWeights, spec: ExpertSpec) -> ExpertsOp:
     """``many``, but for so few tokens that it would be slower."""
     units = weights if isinstance(weights, PackedExperts) and unit_gemm.reads_experts(weights) else None
-    floats = weights if isinstance(weights, PackedExperts) and token_experts.reads(weights) else None
     if units is None and not takes(weights):
         return many
 
     def run(x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         num_tokens = len(x)
-        if floats is not None and num_tokens == 1 and token_experts.can_multiply(x, chosen, floats):
-            return token_experts.token_experts(x, chosen, shares, floats, spec)
         if units is not None and 0 < num_tokens <= unit_gemm.MAX_TOKENS and unit_gemm.can_multiply(x, units.down.form):
             return unit_gemm.unit_experts(x, chosen, shares, units, spec)
         if 0 < num_tokens <= MAX_FEW_TOKENS:
             return few_experts(x, chosen, shares, weights, spec)
         return many(x, chosen, shares)
 
+    if isinstance(weights, PackedExperts) and token_experts.reads(weights):
+        return token_experts.TokenExperts(run, weights, spec)
     return run
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 import triton
 
+from octavo.kernels.deferred_choice import Chosen, DeferredChoice
 from octavo.kernels.deferred_norm import DeferredNorm, rows_of
 from octavo.kernels.routing import LogitsOp, RouterOp
 from octavo.kernels.routing import choose_experts as reference
@@ -131,9 +132,10 @@ def _route(
     correction: torch.Tensor | None,
     routing: Routing,
     deterministic: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> Chosen | DeferredChoice:
     if isinstance(x, DeferredNorm) and x.is_single and not deterministic:
-        return _choose(_normed_logits(x, weights[x.x.dtype]), bias, correction, routing)
+        logits, places = _normed_logits(x, weights[x.x.dtype], routing.num_chosen)
+        return DeferredChoice(logits, bias, correction, routing, places, _choose)
     x = rows_of(x)  # a norm of several rows adds up squares in another order
     weight = weights[x.dtype]
     if len(x) > MAX_SPLIT_TOKENS:
@@ -164,12 +166,17 @@ def _logits_by_part(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return logits
 
 
-def _normed_logits(norm: DeferredNorm, weight: torch.Tensor) -> torch.Tensor:
-    """:func:`_logits_by_part` of one token, of whose norm the kernel computes rows and sum as well."""
+def _normed_logits(norm: DeferredNorm, weight: torch.Tensor, num_chosen: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """:func:`_logits_by_part` of one token, of whose norm the kernel computes rows and sum as well.
+
+    Returns:
+        Also the places of the choice, see :class:`DeferredChoice`.
+    """
     x, num_experts = norm.x, len(weight)
     parts = choose_parts(x.shape[1])
     logits = torch.empty(parts.num_parts, 1, num_experts, dtype=torch.float32, device=x.device)
     normed = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    places = torch.empty(num_chosen, dtype=torch.int32, device=x.device)
     residual, scale, eps, total = norm_arguments(norm)
     normed_logits_kernel[triton.cdiv(num_experts, _SMALL_BLOCK), parts.num_parts](
         x,
@@ -180,6 +187,7 @@ def _normed_logits(norm: DeferredNorm, weight: torch.Tensor) -> torch.Tensor:
         normed,
         weight,
         logits,
+        places,
         num_experts,
         SIZE=x.shape[1],
         BLOCK=triton.next_power_of_2(x.shape[1]),
@@ -187,11 +195,13 @@ def _normed_logits(norm: DeferredNorm, weight: torch.Tensor) -> torch.Tensor:
         BLOCK_E=_SMALL_BLOCK,
         BLOCK_K=parts.block_k,
         PART_SIZE=parts.size,
+        NUM_CHOSEN=num_chosen,
+        CHOSEN_BINS=triton.next_power_of_2(num_chosen),
         num_warps=4,
         **dependent_launch(x.device),
     )
     norm.settle(norm.total, normed)
-    return logits
+    return logits, places
 
 
 def _launch_logits(

@@ -9,9 +9,7 @@ import triton
 import triton.language as tl
 
 from octavo.kernels.triton.norm import add_rounded, scale_normed
-
-_LAST = tl.constexpr((0xFF800000 ^ 0x7FFFFFFF) - (1 << 32))
-"""Minus infinity as :func:`_sortable` has it."""
+from octavo.kernels.triton.routing_choice import only_numbers, score_logits, sort_keys, sum_powers, take_best
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -74,6 +72,7 @@ def normed_logits_kernel(
     normed,
     weight,
     logits,
+    places,
     num_experts,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -81,11 +80,14 @@ def normed_logits_kernel(
     BLOCK_E: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PART_SIZE: tl.constexpr,
+    NUM_CHOSEN: tl.constexpr,
+    CHOSEN_BINS: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """A program computes one part of logits of one token, after its norm; grid (tiles of experts, parts).
 
-    The first tile's programs store the normed row, and the sum with the residual if there is one.
+    The first tile's programs store the normed row, and the sum with the residual if there is one. The first program
+    marks all places of the choice as empty.
     """
     experts = tl.program_id(0) * BLOCK_E + tl.arange(0, BLOCK_E)
     is_expert = (experts < num_experts)[:, None]
@@ -116,6 +118,9 @@ def normed_logits_kernel(
                 tl.store(total + columns, values, columns < SIZE)
         x_tile = tl.where(tl.arange(0, BLOCK_T)[:, None] == 0, scaled[None, :], 0.0)
         own = _multiply(x_tile, weight_tile, own)
+    if (tl.program_id(0) == 0) & (part == 0):
+        place = tl.arange(0, CHOSEN_BINS)
+        tl.store(places + place, -1, place < NUM_CHOSEN)
     own = tl.sum(tl.where(tl.arange(0, BLOCK_T)[:, None] == 0, own, 0.0), 0)
     tl.store(logits + part * num_experts + experts, own, experts < num_experts)
 
@@ -195,20 +200,15 @@ def choose_kernel(
     if bias is not None:
         logit += tl.load(bias + experts, is_expert, other=0.0)
     logit = tl.where(is_expert, logit, -float("inf"))
-    if SCORE == "softmax":
-        powers = tl.exp(logit - tl.max(logit, 0))
-        # In units of 2⁻⁴⁰. Integers have one sum in any order, so bits do not depend on how threads share a row.
-        counts = (tl.where(powers >= 0.0, powers, 0.0) * 1_099_511_627_776.0).to(tl.int64)
-        scores = powers / (tl.sum(counts, 0).to(tl.float32) * (1.0 / 1_099_511_627_776.0))
-    elif SCORE == "sigmoid":
-        scores = tl.sigmoid(logit)
-    else:
-        scores = _draw_scores(tl.sum(tl.where(experts == 0, logit, 0.0), 0), experts)
+    # A softmax keeps the order of logits: these take the place of scores where nothing else needs those.
+    IS_LOGIT: tl.constexpr = SCORE == "softmax" and correction is None and NUM_OPEN == NUM_GROUPS
+    scores = logit
+    if not IS_LOGIT:
+        scores = score_logits(logit, experts, SCORE)
     ranking = scores
     if correction is not None:
         ranking += tl.load(correction + experts, is_expert, other=0.0)
-    # Whatever is no number ranks last: comparisons with it could choose an expert that does not exist.
-    ranking = tl.where(is_expert & (ranking > -float("inf")), ranking, -float("inf"))
+    ranking = only_numbers(ranking, is_expert)
     if NUM_OPEN < NUM_GROUPS:
         ranking = _only_open_groups(
             ranking, experts, NUM_EXPERTS // NUM_GROUPS, NUM_GROUPS, GROUP_BINS, NUM_OPEN, NUM_RANKED
@@ -217,38 +217,22 @@ def choose_kernel(
     places = tl.arange(0, CHOSEN_BINS)
     own, own_weights = tl.zeros((CHOSEN_BINS,), tl.int64), tl.zeros((CHOSEN_BINS,), tl.float32)
     total = 0.0
-    keys = _sortable(ranking)
+    keys = sort_keys(ranking)
+    if IS_LOGIT:
+        top = tl.max(logit, 0)
+        divisor = sum_powers(logit, top)
     for place in range(NUM_CHOSEN):
-        highest = tl.max(keys, 0)
-        best = tl.min(tl.where(keys == highest, experts, NUM_BINS), 0)
-        is_best = experts == best
-        if correction is None:
-            score = _sorted_value(highest)
-            score = tl.where(score > -float("inf"), score, float("nan"))  # what is no number ranked last
-        else:
-            score = tl.sum(tl.where(is_best, scores, 0.0), 0)
+        best, score, keys = take_best(keys, scores, experts, correction is None)
+        if IS_LOGIT:
+            score = tl.exp(score - top) / divisor
         own = tl.where(places == place, best.to(tl.int64), own)
         own_weights = tl.where(places == place, score, own_weights)
         total += score
-        keys = tl.where(is_best, _LAST, keys)
     if RENORMALISES:
         own_weights = own_weights / (total + 1e-20)
     spots = token * NUM_CHOSEN + places
     tl.store(chosen + spots, own, places < NUM_CHOSEN)
     tl.store(weights + spots, own_weights * scale, places < NUM_CHOSEN)
-
-
-@triton.jit
-def _sortable(values):
-    """Integers in the order of float32 values, of which two zeros are equal: the hardware has their maximum at once."""
-    bits = (values + 0.0).to(tl.int32, bitcast=True)
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
-
-
-@triton.jit
-def _sorted_value(key):
-    """The inverse of :func:`_sortable`."""
-    return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -285,15 +269,6 @@ def _multiply(x_tile, weight_tile, total):
     else:
         total = tl.dot(x_tile, weight_tile.T, total)
     return total
-
-
-@triton.jit
-def _draw_scores(first_logit, experts):
-    """Evenly distributed scores: a hash of the bits of a token's first logit and of each expert's number."""
-    bits = first_logit.to(tl.uint32, bitcast=True) * 0x9E3779B1 ^ experts.to(tl.uint32) * 0x85EBCA6B
-    bits = (bits ^ bits >> 16) * 0x7FEB352D
-    bits = (bits ^ bits >> 15) * 0x846CA68B
-    return ((bits ^ bits >> 16) >> 8).to(tl.float32) * (1.0 / 16_777_216)
 
 
 @triton.jit

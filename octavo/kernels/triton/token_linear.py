@@ -21,12 +21,13 @@ from octavo.kernels.triton.token_tiles import (
     WIDTH,
     add_slices,
     block_columns,
-    memory_layout,
+    memory_blocks,
     multiply_blocks,
     own_sums,
     row_layout,
     sliced_descriptor,
     store_block,
+    transfer_barriers,
 )
 from octavo.kernels.triton.value_parts import PARTS
 
@@ -113,17 +114,16 @@ def token_linear_kernel(
     HALVES: gl.constexpr = weight_desc.block_shape[1]
     CHANNELS: gl.constexpr = ROWS // HALVES
     BLOCKS: gl.constexpr = (K + SLICES * WIDTH - 1) // (SLICES * WIDTH)
-    weights = gl.allocate_shared_memory(weight_desc.dtype, [BLOCKS, SLICES * ROWS, WIDTH], memory_layout())
-    values = gl.allocate_shared_memory(gl.float8e5, [BLOCKS, SLICES * PARTS, WIDTH], memory_layout())
-    full = gl.allocate_shared_memory(gl.int64, [BLOCKS, 1], mbarrier.MBarrierLayout())
-    for block in gl.static_range(BLOCKS):
-        mbarrier.init(full.index(block), count=1)
+    weights = memory_blocks(weight_desc.dtype, BLOCKS, SLICES * ROWS)
+    values = memory_blocks(gl.float8e5, BLOCKS, SLICES * PARTS)
+    full = transfer_barriers(BLOCKS)
     fence_async_shared()
     first = gl.program_id(0) * CHANNELS
     for block in gl.static_range(BLOCKS):
-        mbarrier.expect(full.index(block), weight_desc.block_type.nbytes)
-        target = weights.index(block).reshape(weight_desc.block_shape)
-        load_async(weight_desc, [block * SLICES, 0, first, 0], full.index(block), target)
+        mbarrier.expect(full[block], weight_desc.block_type.nbytes)
+    for block in gl.static_range(BLOCKS):
+        target = weights[block].reshape(weight_desc.block_shape)
+        load_async(weight_desc, [block * SLICES, 0, first, 0], full[block], target)
     row = gl.arange(0, SLICES * ROWS, row_layout(SLICES)) % ROWS
     channel = first + row % CHANNELS
     number = row // CHANNELS * num_channels + gl.minimum(channel, num_channels - 1)
@@ -142,17 +142,17 @@ def token_linear_kernel(
     if norm is not None:
         rows = normed_parts(x, residual, columns, factors, eps, summed, K)
         for block in gl.static_range(BLOCKS):
-            store_block(rows[block], values.index(block))
+            store_block(rows[block], values[block])
     else:
         for block in gl.static_range(BLOCKS):
             column = columns[block]  # type: ignore[var-annotated]
-            store_block(gl.load(x + column, column < K, other=0.0), values.index(block))
+            store_block(gl.load(x + column, column < K, other=0.0), values[block])
     fence_async_shared()
     barrier()
 
     for block in gl.static_range(BLOCKS):
-        mbarrier.wait(full.index(block), 0)
-    sums = multiply_blocks(weights, 0, values, 0, BLOCKS, SLICES)
+        mbarrier.wait(full[block], 0)
+    sums = multiply_blocks(weights, values, SLICES)
     # Each slice has its share of the bias.
     result = add_slices(own_sums(sums, SLICES) * scale + shift * (1.0 / SLICES), SLICES)
     if ACTIVATION != "none":

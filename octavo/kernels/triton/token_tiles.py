@@ -13,7 +13,7 @@ import torch
 import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from octavo.kernels.triton.value_parts import PARTS, part_factor, split_value
@@ -31,6 +31,7 @@ def sliced_descriptor(weight: torch.Tensor, num_slices: int, num_halves: int) ->
 
     Args:
         weight: ``[matrices, outputs, K]``, contiguous and aligned to 16 bytes; K a multiple of ``WIDTH``.
+        num_slices: a power of two; slices of several blocks follow each other.
         num_halves: matrices of a tile, which follow each other: 2 for a gate and its up projection, else 1.
     """
     num_matrices, num_outputs, num_inputs = weight.shape
@@ -66,17 +67,40 @@ def row_layout(slices):
 
 
 @gluon.jit
-def multiply_blocks(weights, first_weights, values, first_values, BLOCKS: gl.constexpr, SLICES: gl.constexpr):
-    """Sums over some blocks, in :func:`sum_layout`; :func:`own_sums` keeps those that belong together."""
+def memory_blocks(dtype: gl.constexpr, COUNT: gl.constexpr, BLOCK_ROWS: gl.constexpr):
+    """Shared memory of blocks ``[BLOCK_ROWS, WIDTH]``, a tuple.
+
+    Each is an allocation of its own: between two writes to the same one, all warps wait for each other.
+    """
+    blocks = ()
+    for _ in gl.static_range(COUNT):
+        blocks = blocks + (gl.allocate_shared_memory(dtype, [BLOCK_ROWS, WIDTH], memory_layout()),)  # type: ignore[assignment]
+    return blocks
+
+
+@gluon.jit
+def transfer_barriers(COUNT: gl.constexpr):
+    """Barriers that transfers into shared memory complete, a tuple of :func:`memory_blocks`' kind."""
+    barriers = ()
+    for _ in gl.static_range(COUNT):
+        barriers = barriers + (gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout()),)  # type: ignore[assignment]
+    for place in gl.static_range(COUNT):
+        mbarrier.init(barriers[place], count=1)
+    return barriers
+
+
+@gluon.jit
+def multiply_blocks(weights, values, SLICES: gl.constexpr):
+    """Sums over tuples of blocks, in :func:`sum_layout`; :func:`own_sums` keeps those that belong together."""
+    BLOCKS: gl.constexpr = len(weights)
     none = gl.zeros([SLICES * ROWS, SLICES * PARTS], gl.float32, sum_layout(SLICES))
     chains = ()
     for start in gl.static_range(0, BLOCKS, _CHAIN):
         sums = none
         for block in gl.static_range(start, start + _CHAIN):
             if block < BLOCKS:
-                own = values.index(first_values + block).permute((1, 0))
-                slot = weights.index(first_weights + block)
-                sums = warpgroup_mma(slot, own, sums, use_acc=block > start, is_async=True)
+                own = values[block].permute((1, 0))
+                sums = warpgroup_mma(weights[block], own, sums, use_acc=block > start, is_async=True)
         chains = chains + (sums,)  # type: ignore[assignment]
     total = none
     for index in gl.static_range(len(chains)):

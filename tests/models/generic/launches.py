@@ -16,6 +16,7 @@ from octavo.hub import ModelConfig
 from octavo.hub.config_file import parse_config
 from octavo.kernels import AttentionSpec, DeferredNorm, HeadNorms, RopeTables
 from octavo.kernels.attention import LayerAttention
+from octavo.kernels.deferred_choice import Chosen, DeferredChoice
 from octavo.kernels.dispatch import Kernel
 from octavo.layers.build import Build
 from octavo.layers.context import StepContext
@@ -109,14 +110,14 @@ def layer_launches(config: ModelConfig, monkeypatch: MonkeyPatch) -> list[str]:
             shape = len(x), self.routing.num_chosen
             return x.new_empty(shape, dtype=torch.int64), x.new_empty(shape, dtype=torch.float32)
 
-    def run_experts(self: Experts, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    def run_experts(self: Experts, x: torch.Tensor, choice: Chosen | DeferredChoice) -> torch.Tensor:
         assert not isinstance(x, LazyTensor), "kernels read its memory"
         with launches.one("experts"):
             return x.new_empty(x.shape)
 
     monkeypatch.setattr(Kernel, "__call__", run_kernel)
     monkeypatch.setattr(Router, "forward", run_router)
-    monkeypatch.setattr(Experts, "forward", run_experts)
+    monkeypatch.setattr(Experts, "run", run_experts)
     monkeypatch.setattr(Linear, "forward", run_linear)
     monkeypatch.setattr(Linear, "gated", run_gated)
     model = build_model(config, Build(), config.max_position_embeddings)
