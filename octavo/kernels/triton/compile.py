@@ -2,7 +2,6 @@
 
 import hashlib
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext, suppress
@@ -12,7 +11,6 @@ from typing import Any
 
 import torch
 import triton
-from triton.runtime import build
 from triton.runtime._async_compile import FutureKernel, active_mode
 from triton.runtime.cache import get_cache_manager
 from triton.runtime.jit import JITFunction
@@ -24,23 +22,10 @@ from octavo.kernels.triton.compiler_key import keep_kernels
 from octavo.kernels.triton.kept_kernels import kernel_folder
 from octavo.kernels.triton.kernel_description import describe
 from octavo.kernels.triton.launch import IS_INTERPRETED
+from octavo.kernels.triton.launchers import Launchers
 from octavo.platforms import runtime_of
 
 _NUM_THREADS = 32
-_build = build._build
-
-
-def _build_quickly(
-    name: str, source: str, folder: str, library_dirs: Any, include_dirs: Any, libraries: Any, flags: Any, *more: Any
-) -> str:
-    """Compile C as Triton does, with fewer optimizations, in half the time.
-
-    Triton 3.6 has about 25 launchers for a model; they only hand arguments on to the driver.
-    """
-    return _build(name, source, folder, library_dirs, include_dirs, libraries, [*flags, "-O1"], *more)
-
-
-build._build = _build_quickly
 
 
 @dataclass
@@ -92,14 +77,15 @@ def _compile_together(device: torch.device) -> Iterator[CompileOnly]:
         self: Any, key: Any, signature: Any, device: int, constants: Any, options: Any, attributes: Any, warmup: bool
     ) -> Any:
         target = self.device_caches[device][2]
-        mode.name = self.__name__
-        mode.description = describe(self, signature, constants, attributes, target, options.__dict__)
+        description = describe(self, signature, constants, attributes, target, options.__dict__)
+        mode.next = _Submitted(self.__name__, description, signature, constants)
         return compile_kernel(self, key, signature, device, constants, options, attributes, warmup)
 
     with (
         closing(workers_for(_compiling.folder)) as workers,
+        closing(Launchers()) as launchers,
         ThreadPoolExecutor(_NUM_THREADS, initializer=runtime_of(device).make_current) as pool,
-        _Ahead(pool, workers) as mode,
+        _Ahead(pool, workers, launchers) as mode,
         library.compile_ahead(runtime_of(device).make_current),
     ):
         JITFunction._do_compile = describe_first
@@ -149,19 +135,32 @@ class _Launched:
         return not self._unfinished and all(kernel.done() for kernel in self._loading)
 
 
+@dataclass(frozen=True, slots=True)
+class _Submitted:
+    """A kernel as ``JITFunction`` has it.
+
+    Attributes:
+        description: see :func:`describe`; None keeps it in this process.
+    """
+
+    name: str
+    description: bytes | None
+    signature: dict[str, Any]
+    constants: dict[Any, Any]
+
+
 class _Ahead(triton.AsyncCompileMode):
     """Compiles and loads what launches submit.
 
     Attributes:
-        name, description: of the kernel that is submitted next; a description of None keeps it in this process.
+        next: the kernel that is submitted next.
     """
 
-    def __init__(self, pool: ThreadPoolExecutor, workers: CompileWorkers) -> None:
+    def __init__(self, pool: ThreadPoolExecutor, workers: CompileWorkers, launchers: Launchers) -> None:
         super().__init__(pool)
         self._workers = workers
-        self._launchers: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        self.name = ""
-        self.description: bytes | None = None
+        self._launchers = launchers
+        self.next = _Submitted("", None, {}, {})
 
     def __exit__(self, *error: Any) -> None:
         try:
@@ -174,16 +173,16 @@ class _Ahead(triton.AsyncCompileMode):
         self, key: str, compile_fn: Callable[[], Any], finalize_fn: Callable[[Any], None], *cleanup_fn: Any
     ) -> Any:
         """``cleanup_fn`` is an argument since Triton 3.9."""
-        name, description = self.name, self.description
+        submitted = self.next
 
         def compile_and_load() -> Any:
-            if description is None or _is_kept(key, name):
+            if submitted.description is None or _is_kept(key, submitted.name):
                 kernel = compile_fn()
             else:
-                kernel = self._workers.compile(description, compile_fn)
-            # The property builds the launcher and loads the kernel onto the device. Triton 3.6 compiles a launcher for
-            # each signature, from C.
-            with self._launchers[str(kernel.src.signature)]:
+                self._launchers.expect(submitted.signature, submitted.constants)
+                kernel = self._workers.compile(submitted.description, compile_fn)
+            # The property makes the launcher and loads the kernel onto the device.
+            with self._launchers.lock(submitted.signature):
                 _ = kernel.run
             return kernel
 

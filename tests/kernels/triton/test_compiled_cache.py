@@ -5,6 +5,7 @@ import inspect
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -116,11 +117,7 @@ def test_a_kernel_that_is_compiled_ahead_is_found_by_later_launches(
 ) -> None:
     """With whatever functions this version of Triton hands over."""
     monkeypatch.setattr(triton.knobs.cache, "dir", str(tmp_path))
-    kernel, kept, described = (
-        SimpleNamespace(run="launcher", src=SimpleNamespace(signature={})),
-        list[Any](),
-        list[bytes | None](),
-    )
+    kernel, kept, described = SimpleNamespace(run="launcher"), list[Any](), list[bytes | None]()
     num_functions = len(inspect.signature(triton.AsyncCompileMode.submit).parameters) - 2
     functions = [lambda: kernel, kept.append, lambda future: None][:num_functions]
 
@@ -129,12 +126,17 @@ def test_a_kernel_that_is_compiled_ahead_is_found_by_later_launches(
         return here()
 
     workers: Any = SimpleNamespace(compile=compile_kernel)
-    with ThreadPoolExecutor(1) as pool, triton_compile._Ahead(pool, workers) as mode:
-        mode.name, mode.description = "kernel", description
+    expected: list[dict[str, str]] = []
+    launchers: Any = SimpleNamespace(
+        expect=lambda signature, constants: expected.append(signature), lock=lambda signature: nullcontext()
+    )
+    with ThreadPoolExecutor(1) as pool, triton_compile._Ahead(pool, workers, launchers) as mode:
+        mode.next = triton_compile._Submitted("kernel", description, {"x": "*fp32"}, {})
         future = mode.submit("key", *functions)
         assert kept == [future]
     assert future.result() is kernel
     assert described == ([] if description is None else [description])
+    assert len(expected) == len(described), "its launcher is built while another process compiles it"
 
 
 def test_a_kernel_is_kept_once_it_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
