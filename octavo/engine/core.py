@@ -19,9 +19,9 @@ from octavo.engine.state import AS_CONFIGURED, EngineState, UpdatedWeights
 from octavo.errors import InvalidRequestError, OctavoError, UnsupportedModelError, WeightsError
 from octavo.execution.select import make_executor
 from octavo.hub import find_model
-from octavo.kernels import expect_to_compile
+from octavo.kernels import expect_to_compile, import_kernels
 from octavo.planning import adapt_settings, fit_cache, make_plan, resize_cache
-from octavo.platforms import DeviceMemory, platform_type, select_platform
+from octavo.platforms import DeviceMemory, begin_device, platform_type, select_platform
 from octavo.records import EngineInfo, EngineOutput, EngineRequest, EngineStats, Plan, Step, StepOutputs
 from octavo.sampling.token_masks import fill_masks
 from octavo.scheduling import Scheduler
@@ -64,9 +64,13 @@ class EngineCore:
     ) -> None:
         phases = phases or PhaseTimer(logger)
         with phases.phase("configuration"):
+            begin_device(settings.device.device)
             source, config = find_model(settings)
+            expected = platform_type(settings.device.device)
             if not state.sleep_level:
-                expect_to_compile(platform_type(settings.device.device), settings.device.cache_root)
+                expect_to_compile(expected, settings.device.cache_root)
+            if settings.device.tensor_parallel_size == 1:
+                import_kernels(expected)
             platform = select_platform(settings.device.device, 0 if settings.device.tensor_parallel_size > 1 else None)
             settings = adapt_settings(settings, platform)
             bandwidth = platform.read_bandwidth() if measures_limit else 0.0

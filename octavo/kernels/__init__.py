@@ -42,6 +42,6 @@ from octavo.kernels.indexer import choose_tokens
 from octavo.kernels.latent_attention import LatentSpec, finish_latent, latent_attention, latent_inputs, store_latent
 from octavo.kernels.linear import LinearOp, linear, padded_rows
 from octavo.kernels.scaled import FLOAT8, float8_linear, int8_linear, quantize_rows
-from octavo.kernels.select import bind_kernels, expect_to_compile
+from octavo.kernels.select import bind_kernels, expect_to_compile, import_kernels
 from octavo.kernels.state_space import StateInputs, causal_conv, gated_rms_norm, state_space_scan
 from octavo.kernels.step import DeviceState, DraftTensors, DrawTensors, InputTensors, StepKernels, step_kernels

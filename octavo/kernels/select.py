@@ -21,6 +21,11 @@ def bind_kernels(platform: Platform, cache_root: str | None = None) -> None:
     keep_compiled(platform.device, cache_root)
 
 
+def import_kernels(platform: type[Platform]) -> None:
+    """Import a platform's kernel set, which :func:`bind_kernels` needs, while the device starts."""
+    import_module(_MODULES[platform.kernel_set])
+
+
 def expect_to_compile(platform: type[Platform], cache_root: str | None = None) -> None:
     """A hint that an engine starts: where no kernels are kept yet, start what compiles them, which takes a second.
 

@@ -14,9 +14,17 @@ from octavo.platforms.cuda import (
     num_devices,
     num_multiprocessors,
 )
+from octavo.platforms.host_threads import lower_priority
 from octavo.platforms.imagined import GPU_MODELS, ImaginedGpu
 from octavo.platforms.placement import Placement, place_threads
 from octavo.platforms.platform import DeviceMemory, Platform, compute_type
 from octavo.platforms.runtime import DeviceRuntime, Event, Graph, GraphCapture
-from octavo.platforms.select import describe_torch, has_cuda, platform_type, runtime_of, select_platform
+from octavo.platforms.select import (
+    begin_device,
+    describe_torch,
+    has_cuda,
+    platform_type,
+    runtime_of,
+    select_platform,
+)
 from octavo.platforms.topology import available_cores, this_process

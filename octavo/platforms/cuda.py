@@ -1,7 +1,9 @@
 """NVIDIA GPUs: the platform, its runtime, and what Triton kernels ask about a GPU."""
 
+import ctypes
+import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -13,6 +15,24 @@ from octavo.garbage import garbage_collection_off
 from octavo.platforms.host_threads import HostThreads
 from octavo.platforms.platform import DeviceMemory, Platform
 from octavo.platforms.runtime import Captured, DeviceRuntime, Event, Graph, GraphCapture, SideStream
+
+
+def begin_context() -> None:
+    """Start to create the context of the first GPU, in a thread that lets Python run, as torch's own start does not.
+
+    Whoever uses the GPU first waits for it. Does nothing if this process uses a GPU already, perhaps another one.
+    """
+    if not torch.cuda.is_initialized():
+        threading.Thread(target=_create_context, name="cuda-context", daemon=True).start()
+
+
+def _create_context() -> None:
+    with suppress(OSError):
+        driver = ctypes.CDLL("libcuda.so.1")
+        context, device = ctypes.c_void_p(), ctypes.c_int()
+        # What is wrong is reported when torch meets it.
+        if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), 0) == 0:
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 
 
 class CudaPlatform(Platform):

@@ -6,6 +6,7 @@ from functools import cache
 import torch
 
 from octavo.errors import ConfigError
+from octavo.platforms import cuda
 from octavo.platforms.cpu import CpuPlatform, CpuRuntime
 from octavo.platforms.cuda import CudaPlatform, CudaRuntime
 from octavo.platforms.platform import Platform
@@ -30,6 +31,12 @@ def platform_type(device: str) -> type[Platform]:
     if device == "auto" and _is_rocm_build() and torch.cuda.is_available():
         _warn_of_rocm()
     return CudaPlatform if device == "cuda" or (device == "auto" and has_cuda()) else CpuPlatform
+
+
+def begin_device(device: str) -> None:
+    """A hint that :func:`select_platform` follows for ``auto``, ``cpu`` or ``cuda`` without an index, or with 0."""
+    if device != "cpu" and torch.version.cuda is not None:
+        cuda.begin_context()
 
 
 def select_platform(device: str, index: int | None = None) -> Platform:

@@ -25,7 +25,11 @@ from octavo.kernels.triton.launch import IS_INTERPRETED
 from octavo.kernels.triton.launchers import Launchers
 from octavo.platforms import runtime_of
 
-_NUM_THREADS = 32
+_NUM_THREADS = 64
+"""As many as a model has kernels, or nearly: so all of them wait at the same time, and the longest begin first."""
+
+_LONG = frozenset({"_hopper_kernel", "filter_kernel", "paged_decode_kernel", "_prefill_kernel"})
+"""Kernels that compile for seconds. If one begins late, the start waits for it alone."""
 
 
 @dataclass
@@ -180,7 +184,8 @@ class _Ahead(triton.AsyncCompileMode):
                 kernel = compile_fn()
             else:
                 self._launchers.expect(submitted.signature, submitted.constants)
-                kernel = self._workers.compile(submitted.description, compile_fn)
+                is_long = submitted.name in _LONG
+                kernel = self._workers.compile(submitted.description, compile_fn, is_long=is_long)
             # The property makes the launcher and loads the kernel onto the device.
             with self._launchers.lock(submitted.signature):
                 _ = kernel.run

@@ -12,11 +12,13 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
+from heapq import heappop, heappush
+from itertools import count
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TypeVar
 
 from octavo.kernels.triton.kept_kernels import is_unused, kernel_folder
@@ -48,6 +50,31 @@ class _Here(Enum):
     FOR_GOOD = auto()
 
 
+class _Places:
+    """Who may compile the next kernels, and threads that wait for that: for long kernels first, then in their order."""
+
+    def __init__(self) -> None:
+        self._places: deque[socket.socket | _Here] = deque()
+        self._waiting: list[tuple[bool, int]] = []
+        self._numbers = count()
+        self._changed = threading.Condition()
+
+    def put(self, place: socket.socket | _Here) -> None:
+        with self._changed:
+            self._places.append(place)
+            self._changed.notify_all()
+
+    def take(self, *, is_long: bool) -> socket.socket | _Here:
+        """The next place, once there is one and nobody is before the caller."""
+        with self._changed:
+            own = not is_long, next(self._numbers)
+            heappush(self._waiting, own)
+            self._changed.wait_for(lambda: self._places and self._waiting[0] == own)
+            heappop(self._waiting)
+            self._changed.notify_all()
+            return self._places.popleft()
+
+
 class CompileWorkers:
     """Compiles kernels in other processes while some are there, else in threads of this one.
 
@@ -64,7 +91,7 @@ class CompileWorkers:
         self._sockets: list[socket.socket] = []
         self._process: subprocess.Popen[bytes] | None = None
         # Who may compile the next kernel. A process that fails leaves its place to a thread, so there is always one.
-        self._free = SimpleQueue[socket.socket | _Here]()
+        self._free = _Places()
         self._lock = threading.Lock()
         self._is_started = False
         self._has_processes = False
@@ -89,14 +116,15 @@ class CompileWorkers:
             for place in places:
                 self._free.put(place)
 
-    def compile(self, description: bytes, here: Callable[[], T]) -> T:
+    def compile(self, description: bytes, here: Callable[[], T], *, is_long: bool = False) -> T:
         """Compile a kernel where there is room first; for threads.
 
         Args:
+            is_long: it takes much longer than others, and begins before those that wait with it.
             here: compiles the kernel in this process, or loads it if another has compiled it.
         """
         self.start()
-        place = self._free.get()
+        place = self._free.take(is_long=is_long)
         if isinstance(place, _Here):
             try:
                 return here()

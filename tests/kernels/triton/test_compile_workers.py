@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -207,3 +208,26 @@ def test_other_processes_compile_under_the_same_keys(tmp_path: Path) -> None:
         "stream_kernel",
     }
     assert names <= set(done.stdout.splitlines())
+
+
+def test_long_kernels_begin_before_others_that_wait() -> None:
+    places = compile_workers._Places()
+    taken: list[str] = []
+    threads = []
+    for name in ("short", "other short", "long"):
+        threads.append(threading.Thread(target=take, args=(places, name, taken)))
+        threads[-1].start()
+        while len(places._waiting) < len(threads):
+            time.sleep(0.001)
+    for number in range(3):
+        places.put(compile_workers._Here.FOR_GOOD)
+        while len(taken) == number:
+            time.sleep(0.001)
+    for thread in threads:
+        thread.join()
+    assert taken == ["long", "short", "other short"]
+
+
+def take(places: Any, name: str, taken: list[str]) -> None:
+    places.take(is_long=name == "long")
+    taken.append(name)
