@@ -1,8 +1,9 @@
 """Entry point of the processes that compile kernels.
 
 Started as ``python compile_process.py FOLDER FD …`` by ``compile_workers.py``, with the folder of kept kernels, empty
-for that of Triton's variable, and one end of a socket pair per process. It imports all kernels, then forks: each
-process reads descriptions from its socket, compiles them into Triton's cache on disk, and replies whether it did. It
+for that of Triton's variable, and one end of a socket pair per process. It imports kernels and forks: the first half of
+the processes once it has those that most models have, among them the longest, the others when it has all. Each process
+reads descriptions from its socket, compiles them into Triton's cache on disk, and replies whether it did. It
 ends when its socket closes, or when nobody has asked for a long time. It never uses a device.
 
 To import torch takes seconds, and kernels do not use it: only the host code around them does, which is not called here.
@@ -24,6 +25,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 KERNELS = "octavo.kernels.triton"
+COMMON = ("attention", "gather", "linear", "mask", "norm", "rotary", "sampling", "step")
+"""Modules with the kernels of most models. Other processes import theirs when they first compile one."""
+
 _IDLE_SECONDS = 600.0
 
 
@@ -83,25 +87,27 @@ def main() -> None:
 
     if folder:
         keep_kernels(Path(folder))
-    for module in _kernel_modules():
-        import_module(module)
     cache.triton_key()
-    gc.freeze()
-    while len(sockets) > 1:
-        own = sockets.pop()
-        if os.fork() == 0:
-            for other in sockets:
-                other.close()
-            sockets = [own]
-        else:
+    num_late = len(sockets) // 2
+    for names, num_left in ((COMMON, num_late), (_all_names(), 1)):
+        for name in names:
+            import_module(f"{KERNELS}.{name}")
+        gc.freeze()
+        while len(sockets) > max(num_left, 1):
+            own = sockets.pop(0)
+            if os.fork() == 0:
+                for other in sockets:
+                    other.close()
+                _serve(own)
+                return
             own.close()
     _serve(sockets[0])
 
 
-def _kernel_modules() -> Iterator[str]:
+def _all_names() -> Iterator[str]:
     for file in sorted(Path(__file__).parent.glob("*.py")):
         if file.name not in ("__init__.py", Path(__file__).name):
-            yield f"{KERNELS}.{file.stem}"
+            yield file.stem
 
 
 def _serve(channel: socket.socket) -> None:
