@@ -1,6 +1,8 @@
 """Which platform is chosen, with the devices and builds of torch that a test says there are."""
 
+import ctypes
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -10,7 +12,16 @@ import torch
 from octavo.compat.platform import current_platform
 from octavo.config import EngineConfig
 from octavo.errors import ConfigError
-from octavo.platforms import CpuPlatform, CudaPlatform, describe_torch, has_cuda, select, select_platform
+from octavo.platforms import (
+    CpuPlatform,
+    CudaPlatform,
+    begin_device,
+    cuda,
+    describe_torch,
+    has_cuda,
+    select,
+    select_platform,
+)
 
 Machine = Callable[..., None]
 
@@ -50,6 +61,49 @@ def test_a_rank_has_the_gpu_of_its_number(machine: Machine, monkeypatch: pytest.
         settings = EngineConfig.from_kwargs(model="m", tensor_parallel_size=size, distributed_executor_backend=backend)
         with pytest.raises(ConfigError, match=words) if words else nullcontext():
             platform.check_and_update_config(settings)
+
+
+@pytest.mark.parametrize(
+    ("device", "build", "is_used", "error", "calls"),
+    [
+        ("auto", "13.0", False, 0, ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain"]),
+        ("cuda", "13.0", False, 100, ["cuInit"]),
+        ("cuda", "13.0", True, 0, []),
+        ("cpu", "13.0", False, 0, []),
+        ("auto", None, False, 0, []),
+    ],
+)
+def test_the_context_of_a_gpu_is_begun_where_one_may_be_used(
+    device: str,
+    build: str | None,
+    is_used: bool,
+    error: int,
+    calls: list[str],
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine(has_gpu=True, cuda=build)
+    called: list[str] = []
+
+    class Driver:
+        def __getattr__(self, name: str) -> Callable[..., int]:
+            return lambda *_: (called.append(name), error)[1]
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: is_used)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Driver())
+    begin_device(device)
+    for thread in threading.enumerate():
+        if thread.name == "cuda-context":
+            thread.join(10)
+    assert called == calls
+
+
+def test_nothing_is_begun_without_a_driver(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    cuda._create_context()
 
 
 def test_without_a_gpu_the_cpu_is_taken(machine: Machine) -> None:
