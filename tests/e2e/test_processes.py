@@ -147,7 +147,7 @@ def test_processes_end_with_the_one_that_started_them(start_server: StartServer)
     until(lambda: are_gone(family))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

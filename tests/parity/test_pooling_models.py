@@ -102,6 +102,8 @@ def _assert_vectors(llm: LLM, expected: list[torch.Tensor], task: PoolingTask, *
         torch.testing.assert_close(output.outputs.data, wanted, rtol=0, atol=TOLERANCE)
 
 
+# A sample has each encoder once, and each way of pooling.
+@pytest.mark.sample(len(ENCODERS))
 @pytest.mark.parametrize("how", ["CLS", "MEAN", "LAST"])
 @pytest.mark.parametrize("name", ENCODERS)
 def test_encoders(name: str, how: str, tmp_path: Path, start: Start) -> None:

@@ -287,6 +287,8 @@ FORMATS: dict[str, Format] = {
 }
 
 
+# A sample has each format once, expanded or packed.
+@pytest.mark.sample(len(FORMATS))
 @pytest.mark.parametrize("is_packed", [False, True], ids=["expanded", "packed"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_all_layers(name: str, is_packed: bool, tmp_path: Path) -> None:
@@ -298,6 +300,7 @@ def test_all_layers(name: str, is_packed: bool, tmp_path: Path) -> None:
     assert_has(model, weights, tolerance=tolerance if is_packed else 1e-3)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", FORMATS)
 def test_ignored_layers(name: str, tmp_path: Path) -> None:
     """Some parts of a fused layer, and a layer of all experts: by name, or by a pattern where the format has those."""
@@ -306,6 +309,7 @@ def test_ignored_layers(name: str, tmp_path: Path) -> None:
     assert_has(load(tmp_path), weights)
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", FORMATS)
 def test_layers_that_are_not_listed(name: str, tmp_path: Path) -> None:
     """The same layers are left as they were, and the head is not, though the configuration says nothing of them."""
@@ -324,6 +328,7 @@ def _is_kept(layer: str) -> bool:
     return is_usual(layer) and layer != QUERIES and not (".experts." in layer and layer.endswith("down_proj"))
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", FORMATS)
 def test_tied_heads(name: str, tmp_path: Path) -> None:
     """The head is the embedding, quantised where the format has that; the configuration may say what it wants."""

@@ -146,6 +146,7 @@ def test_a_tied_embedding_reads_the_heads_rows() -> None:
     torch.testing.assert_close(head(x), logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max()))
 
 
+@pytest.mark.long
 def test_the_demo_model_answers_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CpuPlatform, "has_blocks", lambda self: False)
     monkeypatch.setattr(CpuPlatform, "has_groups", lambda self: True)
