@@ -6,6 +6,8 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 TORCH_ARGS ?=
 QUESTION ?= What is the capital of France, and what is it known for?
+# Seconds after which `make test-changed` begins no more tests.
+CHANGED_SECONDS ?= 300
 # Test processes side by side; each runs torch with one thread.
 WORKERS ?= logical
 # Further arguments to pytest, such as PYTEST_ARGS="tests/cache --durations 20".
@@ -34,10 +36,10 @@ test: $(VENV)/.dev
 test-long: $(VENV)/.dev
 	OCTAVO_TESTS=quick $(PYTEST) -m "long and not slow" $(LONG) $(PYTEST_ARGS)
 
-# Tests of what changed since BASE, whole: all tables, all examples.
+# Tests of what changed since BASE, whole: all tables, all examples, as far as they get in their time.
 test-changed: $(VENV)/.dev
 	paths="$$($(BIN)/python .ci/changed.py $(BASE))"; test -z "$$paths" || \
-	    $(PYTEST) -m "not slow" $$paths $(PYTEST_ARGS)
+	    OCTAVO_TEST_SECONDS=$(CHANGED_SECONDS) $(PYTEST) -m "not slow" $$paths $(PYTEST_ARGS)
 
 # The table of all models against Hugging Face, whole; writes what `octavo models` shows of it.
 test-parity: $(VENV)/.dev

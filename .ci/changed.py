@@ -76,11 +76,12 @@ def package_of(path: str) -> str:
 
 
 def select(paths: list[str]) -> list[str]:
-    """Existing tests for changed files, without those inside others; none if they are too many."""
+    """Existing tests for changed files, without those inside others, files first; none if they are too many."""
     wanted = [test for path in paths if (test := tests_of(path))]
     wanted += [test for package in {package_of(path) for path in paths} for test in ALSO.get(package, [])]
     found = {test for test in wanted if (ROOT / test).exists() and Path(test).parts[:2] != TABLES}
-    outer = sorted(test for test in found if not any(str(parent) in found for parent in Path(test).parents))
+    outer = [test for test in found if not any(str(parent) in found for parent in Path(test).parents)]
+    outer.sort(key=lambda test: (not test.endswith(".py"), test))
     num_folders = sum(not test.endswith(".py") for test in outer)
     return outer if len(outer) <= MOST and num_folders <= MOST_FOLDERS else []
 

@@ -3,9 +3,13 @@
 ``OCTAVO_TESTS=quick`` (``make test``) keeps an even sample of tables that are marked ``sample(count)`` and runs an
 eighth of the examples of property tests. ``full``, the default, runs all. Which entries a sample keeps depends on
 the table alone, so that all workers and all runs agree.
+
+``OCTAVO_TEST_SECONDS`` (``make test-changed``) bounds a run's time: tests that have not begun by then are skipped, and
+the summary counts them.
 """
 
 import os
+import time
 from collections import defaultdict
 from typing import Any
 
@@ -14,6 +18,32 @@ import pytest
 
 QUICK_SHARE = 8
 MIN_EXAMPLES = 5
+TIME_IS_OVER = "the time of OCTAVO_TEST_SECONDS is over"
+
+
+class TimeLimit:
+    """Skips what a process would begin later; registered where a limit is set."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.end = time.monotonic() + seconds
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        if time.monotonic() >= self.end:
+            pytest.skip(TIME_IS_OVER)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        skipped = terminalreporter.stats.get("skipped", [])
+        count = sum(TIME_IS_OVER in str(report.longrepr) for report in skipped)
+        if count:
+            terminalreporter.write_line(f"{count} tests did not begin within {self.seconds:g} s and were skipped")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    seconds = os.environ.get("OCTAVO_TEST_SECONDS")
+    if seconds:
+        config.pluginmanager.register(TimeLimit(float(seconds)))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

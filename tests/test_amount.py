@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import amount
 import pytest
 
 MODULE = """
@@ -60,6 +61,7 @@ def run_module(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
 
     def run(amount: str | None, *arguments: str) -> pytest.RunResult:
         monkeypatch.delenv("OCTAVO_TESTS", raising=False)
+        monkeypatch.delenv("OCTAVO_TEST_SECONDS", raising=False)
         if amount is not None:
             monkeypatch.setenv("OCTAVO_TESTS", amount)
         command = (sys.executable, "-m", "pytest", "-p", "amount", "-p", "no:cacheprovider", "-s", *arguments)
@@ -86,6 +88,16 @@ def test_a_sample_spans_its_table_and_examples_are_fewer(run_module) -> None:
 def test_one_entry_can_be_run_by_its_name(run_module) -> None:
     ended = run_module("quick", "test_one_entry_can_be_run_by_its_name.py::test_table[4]")
     ended.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(("seconds", "num_skipped"), [("1000", 0), ("0", 2)])
+def test_what_does_not_begin_in_time_is_skipped_and_counted(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, seconds: str, num_skipped: int
+) -> None:
+    monkeypatch.setenv("OCTAVO_TEST_SECONDS", seconds)
+    pytester.makepyfile("def test_a():\n    pass\n\ndef test_b():\n    pass\n")
+    ended = pytester.inline_run("-p", "no:cacheprovider", plugins=[amount])
+    ended.assertoutcome(passed=2 - num_skipped, skipped=num_skipped)
 
 
 def test_a_wrong_amount_is_an_error(run_module) -> None:

@@ -30,6 +30,7 @@ def changed() -> ModuleType:
         (["octavo/llm.py"], ["tests/test_llm.py"]),
         (["tests/e2e/test_serving.py"], ["tests/e2e/test_serving.py"]),
         (["tests/e2e/server_process.py", "tests/e2e/test_serving.py"], ["tests/e2e"]),
+        (["octavo/cache/block_pool.py", "octavo/llm.py"], ["tests/test_llm.py", "tests/cache"]),
         (["octavo/errors.py", "tests/conftest.py", "README.md", "octavo/gone/module.py"], []),
         (["tests/parity/test_tiny_models.py", "tests/cache/test_block_pool.py"], ["tests/cache/test_block_pool.py"]),
         ([f"octavo/{name}/module.py" for name in PACKAGES], []),
