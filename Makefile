@@ -10,6 +10,8 @@ QUESTION ?= What is the capital of France, and what is it known for?
 CHANGED_SECONDS ?= 300
 # Test processes side by side; each runs torch with one thread.
 WORKERS ?= logical
+# To compile the wheel's kernels although the checkout has them: WHEEL_ARGS=--anew.
+WHEEL_ARGS ?=
 # Further arguments to pytest, such as PYTEST_ARGS="tests/cache --durations 20".
 PYTEST_ARGS ?=
 
@@ -59,7 +61,7 @@ docs: $(VENV)/.docs
 
 # Build the wheel and try it in an environment of its own.
 wheel: $(VENV)/.dev
-	$(BIN)/python .ci/try_wheel.py
+	$(BIN)/python .ci/try_wheel.py $(WHEEL_ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -75,10 +77,13 @@ $(VENV)/.octavo: pyproject.toml setup.py $(wildcard native/*) requirements/demo.
 	$(PIP) --no-deps --require-hashes --requirement requirements/demo.txt
 	touch $@
 
-# The package is there already: only its extras are new, and a build of the CPU kernels that exists for tests.
+# A build of the CPU kernels that exists for tests, where the processor has the instructions that it needs.
+TEST_BUILDS = $(shell grep -qw avx512_bf16 /proc/cpuinfo && echo amx_emulated)
+
+# The package is there already: only its extras are new, and the build for tests.
 $(VENV)/.dev: $(VENV)/.octavo
 	$(PIP) 'octavo[dev]'
-	OCTAVO_TEST_BUILDS=amx_emulated $(BIN)/python setup.py --quiet build_ext --inplace
+	OCTAVO_TEST_BUILDS=$(TEST_BUILDS) $(BIN)/python setup.py --quiet build_ext --inplace
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.dev

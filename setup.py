@@ -48,7 +48,7 @@ def extension(name: str, flags: list[str]) -> Extension:
     return Extension(
         f"octavo.platforms._native_{name}",
         sources=sorted(map(str, Path("native").glob("*.cc"))),
-        depends=sorted(map(str, Path("native").glob("*.h"))),
+        depends=["setup.py", *sorted(map(str, Path("native").glob("*.h")))],
         define_macros=[("OCTAVO_MODULE", f"_native_{name}")],
         extra_compile_args=FLAGS + flags,
         extra_link_args=["-pthread"],

@@ -1,7 +1,11 @@
 """Build the wheel, install it into a bare environment, and see that it is whole and answers.
 
-The environment gets everything from the wheel's own requirements. Only torch, the packages that torch brought along
-(some gigabytes with CUDA) and the demo model are linked from the environment that runs this.
+    python .ci/try_wheel.py [--anew]
+
+Kernels that the checkout has compiled since their sources changed are not compiled again, which takes minutes on two
+cores, unless ``--anew`` is given. The environment gets everything from the wheel's own requirements. Only torch, the
+packages that torch brought along (some gigabytes with CUDA) and the demo model are linked from the environment that
+runs this.
 """
 
 import importlib.metadata
@@ -31,16 +35,33 @@ def run(*command: str | Path, **options: object) -> str:
     return ended.stdout.strip()
 
 
-def build(folder: Path) -> Path:
+def build(folder: Path, is_anew: bool) -> Path:
     """The wheel of a copy of what would be published: no leftovers of earlier builds get in."""
     source = folder / "source"
     for name in ("octavo", "native"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
+        shutil.copy2(ROOT / name, source)
+    if not is_anew:
+        copy_compiled(source)
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, source)
     (wheel,) = folder.glob("octavo-*.whl")
     return wheel
+
+
+def copy_compiled(source: Path) -> None:
+    """Put the checkout's kernels where setuptools builds them: it compiles anew those that are older than a source."""
+    outputs = source / "build" / f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}/octavo/platforms"
+    outputs.mkdir(parents=True)
+    for name in compiled_kernels():
+        compiled = ROOT / "octavo" / "platforms" / name
+        if compiled.exists():
+            shutil.copy2(compiled, outputs)
+
+
+def compiled_kernels() -> list[str]:
+    """File names of the builds for this processor's kind."""
+    return [f"_native_{name}.abi3.so" for name in BUILDS.get(platform.machine(), ())]
 
 
 def check_contents(wheel: Path) -> None:
@@ -49,7 +70,7 @@ def check_contents(wheel: Path) -> None:
     files = [path for path in (ROOT / "octavo").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     expected = {path.relative_to(ROOT).as_posix() for path in files if path.suffix != ".so"}
     if has_compiler():
-        expected |= {f"octavo/platforms/_native_{name}.abi3.so" for name in BUILDS.get(platform.machine(), ())}
+        expected |= {f"octavo/platforms/{name}" for name in compiled_kernels()}
     if inside != expected:
         sys.exit(f"missing in the wheel: {sorted(expected - inside)}; not in the package: {sorted(inside - expected)}")
 
@@ -98,7 +119,7 @@ def link(names: set[str], packages: Path) -> None:
 def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        wheel = build(folder)
+        wheel = build(folder, is_anew="--anew" in sys.argv[1:])
         check_contents(wheel)
         version = wheel.name.split("-")[1]
         environment = folder / "venv"
