@@ -150,6 +150,7 @@ async def _prefix_cache(llm: AsyncLLM) -> None:
     assert (await last(llm, "after", few, prompt)).num_cached_tokens == 0
 
 
+@pytest.mark.long
 def test_engine_is_replaced(run: Run) -> None:
     async def scenario(llm: AsyncLLM) -> None:
         undisturbed = await last(llm, "undisturbed")

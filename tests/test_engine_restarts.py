@@ -98,6 +98,7 @@ def test_new_weights_stay_and_requests_go_on_with_them(folder: Path, updates: Pa
     run(folder, updates, scenario)
 
 
+@pytest.mark.long
 def test_who_slept_sleeps_on(folder: Path, updates: Path) -> None:
     async def scenario(llm: AsyncLLM) -> None:
         await update(llm, "one")
@@ -178,6 +179,7 @@ async def two_frontends(folder: Path, updates: Path, place: Path) -> AsyncIterat
         yield frontends
 
 
+@pytest.mark.long
 def test_a_pause_holds_for_every_frontend_until_it_is_ended(folder: Path, updates: Path, tmp_path: Path) -> None:
     async def main() -> None:
         async with asyncio.timeout(SCENARIO_SECONDS), two_frontends(folder, updates, tmp_path) as (first, second):

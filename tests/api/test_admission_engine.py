@@ -48,6 +48,7 @@ def start(client: httpx.AsyncClient, path: str = "/v1/completions", **body: Any)
     return asyncio.create_task(client.post(path, json=LONG | body, headers=headers))
 
 
+@pytest.mark.long
 def test_owner_and_deadlines(folder: Path, tmp_path: Path) -> None:
     async def scenario(llm: AsyncLLM, client: httpx.AsyncClient) -> None:
         expected = (await start(client)).json()["choices"][0]["token_ids"]

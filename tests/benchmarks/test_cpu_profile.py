@@ -27,6 +27,7 @@ def test_attention_reads_each_key_once_and_multiplies_what_queries_see() -> None
     assert operations == 2 * 2 * 6 * 8 * (10 + 3 + 4 + 5)
 
 
+@pytest.mark.long
 def test_each_kernel_of_a_step_has_its_time(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model", max_position_embeddings=1024)
     result = tmp_path / "profile.json"

@@ -75,6 +75,7 @@ def test_beams_forms_and_what_is_rejected(run_script: Run, folder: Path) -> None
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["module", "import"])
 def test_spawned_processes_find_the_mirror(folder: Path, tmp_path: Path, how: str) -> None:
     script = tmp_path / "parallel.py"

@@ -10,6 +10,7 @@ from octavo.kernels.triton.rotary import qk_rope_store
 SIZE, BLOCK = 64, 16
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("are_given", [False, True], ids=["own", "given"])
 @pytest.mark.parametrize("factor", [1.0, 1e-3, 30.0, 1e-9, 0.0])
 @pytest.mark.parametrize("stored", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8])

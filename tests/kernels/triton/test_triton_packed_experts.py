@@ -74,6 +74,7 @@ def assert_near(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -
     assert float((found.float() - expected).norm() / expected.norm()) < tolerance
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("num_tokens", [1, 7, 40])

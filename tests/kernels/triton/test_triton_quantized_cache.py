@@ -140,6 +140,7 @@ def test_steps_equal_the_twin(
     assert (case.cache.view(torch.uint8) != expected.cache.view(torch.uint8)).float().mean() < 1e-3
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("size", [64, 128])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("stored", TYPES)
@@ -178,6 +179,7 @@ def test_the_smallest_values_count(name: str, stored: torch.dtype, dtype: torch.
     torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-3)
 
 
+@pytest.mark.sample(11)
 @pytest.mark.parametrize(
     ("tile", "block_size"),
     [((64, 4, 2), 8), ((64, 4, 2), 32), ((128, 4, 2), 16), ((128, 2, 2), 16), ((32, 2, 3), 16)],
@@ -246,6 +248,7 @@ def test_a_token_leaves_the_same_bytes_in_a_chunk_and_alone(stored: torch.dtype,
     assert torch.equal(case.scales.values[:, block, :, offset], alone.scales.values[:, block, :, offset])
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("num_tokens", [1, 4])
 @pytest.mark.parametrize("stored", TYPES)
 def test_needles_in_a_long_context(stored: torch.dtype, num_tokens: int, device: torch.device) -> None:
