@@ -63,7 +63,7 @@ def test_one_seed_gives_one_text_whatever_else_runs(server: ServerProcess) -> No
         async with server.async_client() as client:
             alone = await text_of(client, **seeded)
             twins_alone = await text_of(client, **twins)
-            crowd = [text_of(client, **others(number)) for number in range(24)]
+            crowd = [text_of(client, **others(number)) for number in range(14)]
             mine = [
                 text_of(client, **seeded),
                 text_of(client, **seeded, stream=True),
