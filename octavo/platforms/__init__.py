@@ -14,7 +14,6 @@ from octavo.platforms.cuda import (
     num_devices,
     num_multiprocessors,
 )
-from octavo.platforms.host_threads import lower_priority
 from octavo.platforms.imagined import GPU_MODELS, ImaginedGpu
 from octavo.platforms.placement import Placement, place_threads
 from octavo.platforms.platform import DeviceMemory, Platform, compute_type

@@ -2,13 +2,8 @@
 
 import contextlib
 import os
-import sys
-import threading
 
 import torch
-
-_LOWER_PRIORITY = 5
-"""A nice value: a third of a core where another thread wants it, too."""
 
 
 class HostThreads:
@@ -34,13 +29,6 @@ class HostThreads:
 
     def __exit__(self, *error: object) -> None:
         _set_num_threads(self._before.pop())
-
-
-def lower_priority() -> None:
-    """Leave cores to others first: the calling thread, and processes that it starts. On Linux; elsewhere nothing."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWER_PRIORITY)
 
 
 def _set_num_threads(num_threads: int) -> None:

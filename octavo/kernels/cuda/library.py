@@ -13,7 +13,6 @@ import torch
 from octavo.kernels.cuda.driver import Driver, DriverError, find_driver
 from octavo.kernels.cuda.kernel import CudaKernel, cubin_of
 from octavo.kernels.cuda.nvrtc import CompileError, CompilerMissingError, find_compiler
-from octavo.platforms import lower_priority
 
 logger = logging.getLogger(__name__)
 
@@ -74,12 +73,7 @@ class KernelLibrary:
         Args:
             make_current: makes the device that of the calling thread.
         """
-
-        def begin() -> None:
-            make_current()
-            lower_priority()  # Triton's longest kernels, which take ten times as long, bound a start
-
-        with ThreadPoolExecutor(_NUM_THREADS, initializer=begin) as pool:
+        with ThreadPoolExecutor(_NUM_THREADS, initializer=make_current) as pool:
             self._pool = pool
             try:
                 yield

@@ -13,8 +13,6 @@ from typing import Any
 from triton.backends.nvidia import driver
 from triton.runtime import build
 
-from octavo.platforms import lower_priority
-
 _NUM_THREADS = 4
 _build = build._build
 
@@ -36,7 +34,7 @@ class Launchers:
     """Builds launchers into Triton's cache while the kernels compile that need them."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_NUM_THREADS, "launchers", lower_priority)
+        self._pool = ThreadPoolExecutor(_NUM_THREADS, "launchers")
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def expect(self, signature: Mapping[str, Any], constants: Mapping[Any, Any]) -> None:

@@ -60,15 +60,15 @@ def _softmax(
 def _keep_rows(block, num_own, BLOCK_N: gl.constexpr, D: gl.constexpr):
     """Zero the values of keys past the row's end: a probability of zero times garbage may be NaN.
 
-    Both consumers do this and write the same values, 64 rows of a swizzled column at a time: it is rare, and short
+    Both consumers do this and write the same values, 16 rows of a swizzled column at a time: it is rare, and short
     code compiles sooner.
     """
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    part: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, 64], block.dtype)
-    parts = reinterpret(block, block.dtype, [BLOCK_N * D // 4096, 64, 64], part)
-    local_rows = gl.arange(0, 64, layout=gl.SliceLayout(1, layout))
-    for i in range(BLOCK_N * D // 4096):
-        rows = i % (BLOCK_N // 64) * 64 + local_rows
+    part: gl.constexpr = gl.NVMMASharedLayout.get_default_for([16, 64], block.dtype)
+    parts = reinterpret(block, block.dtype, [BLOCK_N * D // 1024, 16, 64], part)
+    local_rows = gl.arange(0, 16, layout=gl.SliceLayout(1, layout))
+    for i in range(BLOCK_N * D // 1024):
+        rows = i % (BLOCK_N // 16) * 16 + local_rows
         parts.index(i).store(gl.where((rows < num_own)[:, None], parts.index(i).load(layout), 0.0))
     fence_async_shared()
 
