@@ -45,18 +45,12 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What one case has compiled is compiled for another one, too."""
-    return tmp_path_factory.mktemp("compiled")
-
-
 @pytest.mark.long
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a machine with a GPU compiles them as it runs the other tests")
 @pytest.mark.sample(5)
 @pytest.mark.parametrize(("case", "has_hopper_kernel"), CASES.items())
-def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: bool, compiled: Path) -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(compiled), "OMP_NUM_THREADS": "1"}
+def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: bool, tmp_path: Path) -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, str(SCRIPT), case], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
