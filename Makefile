@@ -83,7 +83,7 @@ TEST_BUILDS = $(shell grep -qw avx512_bf16 /proc/cpuinfo && echo amx_emulated)
 # The package is there already: only its extras are new, and the build for tests.
 $(VENV)/.dev: $(VENV)/.octavo
 	$(PIP) 'octavo[dev]'
-	OCTAVO_TEST_BUILDS=$(TEST_BUILDS) $(BIN)/python setup.py --quiet build_ext --inplace
+	test -z "$(TEST_BUILDS)" || OCTAVO_TEST_BUILDS=$(TEST_BUILDS) $(BIN)/python setup.py --quiet build_ext --inplace
 	touch $@
 
 $(VENV)/.docs: $(VENV)/.dev

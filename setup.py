@@ -29,7 +29,8 @@ INSTRUCTION_SETS = {
     },
     "aarch64": {"neon": ["-march=armv8.2-a+fp16+dotprod"]},
 }
-# Builds for tests only, which the environment variable OCTAVO_TEST_BUILDS names: what AMX does, on other processors.
+# Builds for tests only, which take the others' place where OCTAVO_TEST_BUILDS names them: what AMX does, on other
+# processors.
 TEST_BUILDS = {"amx_emulated": [*AVX512_BF16, "-DOCTAVO_EMULATE_TILES"]}
 
 
@@ -58,8 +59,8 @@ def extension(name: str, flags: list[str]) -> Extension:
     )
 
 
-builds = dict(INSTRUCTION_SETS.get(platform.machine(), {}))
-builds.update({name: TEST_BUILDS[name] for name in os.environ.get("OCTAVO_TEST_BUILDS", "").split()})
+builds = {name: TEST_BUILDS[name] for name in os.environ.get("OCTAVO_TEST_BUILDS", "").split()}
+builds = builds or INSTRUCTION_SETS.get(platform.machine(), {})
 
 setup(
     cmdclass={"build_ext": BuildApart},

@@ -26,6 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("tiny"))
 
 
+@pytest.mark.long
 def test_too_many_requests_are_turned_away(folder: Path) -> None:
     async def scenario(llm: AsyncLLM) -> None:
         with slowed() as params:
@@ -107,6 +108,7 @@ if "octavo.engine.process" in sys.orig_argv:
 """
 
 
+@pytest.mark.long
 def test_waiting_for_a_grammar_is_no_standstill(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text(HOLD_GRAMMARS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)

@@ -41,6 +41,7 @@ def run(folder: Path, importable_in_engines: None) -> Iterator[Run]:
         runner.run(llm.shutdown())
 
 
+@pytest.mark.long
 def test_life_of_requests(run: Run) -> None:
     async def scenario(llm: AsyncLLM) -> None:
         assert llm.is_healthy
@@ -219,6 +220,7 @@ def test_what_cannot_be_read_fails_and_leaves_nobody_waiting(run: Run, monkeypat
     run(scenario)
 
 
+@pytest.mark.long
 def test_a_grammar_that_cannot_be_followed_is_the_requests_fault(run: Run) -> None:
     async def scenario(llm: AsyncLLM) -> None:
         for form, word in (

@@ -82,6 +82,7 @@ def assert_within(pattern: str, text: str, *, is_whole: bool) -> None:
         jsonschema.validate(json.loads(text), SCHEMA)
 
 
+@pytest.mark.long
 @settings(max_examples=48)
 @given(requests=st.lists(REQUESTS, min_size=1, max_size=5))
 def test_texts_are_in_their_grammars(engines: tuple[LLM, LLM], requests: list[dict[str, Any]]) -> None:

@@ -186,6 +186,7 @@ async def _many(llm: AsyncLLM, prefix: str, count: int) -> list[list[float]]:
     return await asyncio.gather(*(_embedding(llm, text, f"{prefix}{i}") for i, text in enumerate(texts)))
 
 
+@pytest.mark.long
 def test_the_engines_process_gives_the_same_and_outlives_its_death(engine: AsyncLLM, load: Load) -> None:
     wanted = [output.outputs.embedding for output in load("embed").embed(TEXTS, use_tqdm=False)]
 

@@ -74,6 +74,7 @@ def test_without_a_parser_the_first_token_is_bound(folder: Path) -> None:
             text_of(llm, OPEN, LIMITED)
 
 
+@pytest.mark.long
 def test_the_asynchronous_entry_point_does_the_same(folder: Path) -> None:
     async def main() -> str:
         async with asyncio.timeout(SCENARIO_SECONDS), running(folder, reasoning_parser="qwen3") as llm:

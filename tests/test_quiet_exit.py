@@ -40,6 +40,7 @@ def errors_of(*command: str, end_with: signal.Signals | None = None) -> list[str
     return lines
 
 
+@pytest.mark.long
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("structured", [True, False])
 def test_a_script(folder: Path, structured: bool) -> None:
@@ -47,6 +48,7 @@ def test_a_script(folder: Path, structured: bool) -> None:
     assert errors_of("-c", script) == []
 
 
+@pytest.mark.long
 def test_bindings_that_the_engine_has_loaded(folder: Path) -> None:
     """On a GPU the engine imports Triton, whose bindings report what is alive when the interpreter ends."""
     pytest.importorskip("triton")

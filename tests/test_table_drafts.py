@@ -32,6 +32,7 @@ def logprobs(output: RequestOutput) -> list[float]:
     return [entry.logprob for row in rows if row is not None for entry in row.values()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("acceptance", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize(
     "settings",

@@ -108,6 +108,7 @@ class Failing:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_worker", [False, True])
 def test_a_start_that_fails_on_one_rank_says_why(
     is_worker: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -51,6 +51,7 @@ def read(encoded: str) -> NDArray[np.int32]:
     return array
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", REQUESTS)
 @pytest.mark.parametrize("num_layers", [3, 30_000], ids=["small", "written in a thread"])
 def test_whole_answers_have_each_choices_experts(start_server: StartServer, path: str, num_layers: int) -> None:

@@ -95,6 +95,7 @@ def test_a_reader_that_stops_and_goes_on_misses_nothing(
     assert texts_of(received) == dict.fromkeys(range(fields.get("n", 1)), numbers(num_tokens))
 
 
+@pytest.mark.long
 def test_clients_that_do_not_read_are_bounded_cut_and_hold_up_nobody(start_server: StartServer) -> None:
     server = start_server(CountingEngine(), stream_write_timeout=4)
     request = request_bytes(body_of(COMPLETIONS, 100_000))

@@ -85,6 +85,7 @@ def test_requests_that_are_refused_do_not_prolong_the_end(start_server: StartSer
         server.assert_ends()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_real_signal_ends_the_program_in_order(number: int) -> None:
     program = Path(__file__).with_name("serve_fake.py")

@@ -33,6 +33,7 @@ def test_engine_stepped_by_hand(run_script: Run, folder: Path) -> None:
     assert last == "0 ('generate',) 257"
 
 
+@pytest.mark.long
 def test_streams_of_an_engine_in_its_own_process(folder: Path, tmp_path: Path) -> None:
     """The engine's process finds ``vllm`` as well, which a logits processor imports there."""
     (tmp_path / "processors.py").write_text(scripts.PROCESSORS)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import openai
+import pytest
 from pydantic import BaseModel, Field
 from server_process import MODEL, ServerProcess
 
@@ -16,6 +17,7 @@ class Car(BaseModel):
     doors: int = Field(ge=0, le=9)
 
 
+@pytest.mark.long
 def test_parsed_answers_whole_and_streamed(server: ServerProcess) -> None:
     client = server.client()
     options: dict[str, Any] = {"model": MODEL, "messages": HELLO, "response_format": Car, "temperature": 0.0}

@@ -90,6 +90,7 @@ async def read_all(server: ServerProcess, names: list[str], kill_after: list[int
         return seen(readers)
 
 
+@pytest.mark.long
 @without_a_gpu
 def test_streams_survive_the_engine(server: ServerProcess) -> None:
     names = list(REQUESTS)
@@ -107,6 +108,7 @@ def test_streams_survive_two_engines(server: ServerProcess) -> None:
     until(server.is_idle)
 
 
+@pytest.mark.long
 def test_requests_that_come_meanwhile_are_answered(server: ServerProcess) -> None:
     server.kill_engine()
     until(lambda: server.health == 503)

@@ -126,6 +126,7 @@ def test_the_start_is_reported_once(start_server: StartServer) -> None:
     assert "Start: " not in log and "uvicorn.error" not in log
 
 
+@pytest.mark.long
 def test_json_logs_have_a_line_for_each_phase(start_server: StartServer) -> None:
     server = start_server("--log-level", "info", "--log-format", "json")
     until(lambda: "Listening on" in server.log.read_text())
@@ -137,6 +138,7 @@ def test_json_logs_have_a_line_for_each_phase(start_server: StartServer) -> None
     assert f"http://127.0.0.1:{server.port}/docs" in lines[-1]["urls"].values()
 
 
+@pytest.mark.long
 def test_processes_end_with_the_one_that_started_them(start_server: StartServer) -> None:
     server = start_server()
     stream = Stream(server, 400)
@@ -147,6 +149,7 @@ def test_processes_end_with_the_one_that_started_them(start_server: StartServer)
     until(lambda: are_gone(family))
 
 
+@pytest.mark.long
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("flags", "words"),

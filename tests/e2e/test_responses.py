@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from pydantic import BaseModel
 from server_process import MODEL, ServerProcess, until
 
@@ -27,6 +28,7 @@ def test_streamed_and_stored_answers_are_the_whole_ones(server: ServerProcess) -
     assert more.usage.input_tokens == by_hand.usage.input_tokens > whole.usage.input_tokens
 
 
+@pytest.mark.long
 def test_an_answer_of_a_given_form(server: ServerProcess) -> None:
     class Colour(BaseModel):
         is_warm: bool

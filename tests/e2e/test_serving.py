@@ -40,6 +40,7 @@ async def text_of(client: openai.AsyncOpenAI, **body: Any) -> list[str]:
     return [texts[index] for index in sorted(texts)]
 
 
+@pytest.mark.long
 def test_one_seed_gives_one_text_whatever_else_runs(server: ServerProcess) -> None:
     seeded = {"prompt": "Once upon a time", "max_tokens": 20, "temperature": 1.0, "seed": 7}
     twins = {"prompt": "My favourite food is", "max_tokens": 10, "n": 2, "seed": 3, "logprobs": 2, "temperature": 1.0}

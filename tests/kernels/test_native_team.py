@@ -116,11 +116,13 @@ def test_several_python_threads_call_at_once(native: NativeKernels) -> None:
             assert all(pool.map(lambda case: is_right(*case), gemms))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", built()[:1])
 def test_the_first_calls_may_come_at_once(name: str) -> None:
     run_script(FIRST_CALLS, name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", built()[:1])
 def test_a_forked_child_computes(name: str) -> None:
     run_script(FORKED, name)
@@ -137,6 +139,7 @@ def test_the_team_grows_and_shrinks(native: NativeKernels) -> None:
         assert native.num_threads() == 1
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity"), reason="this system binds no threads; run on Linux, an AMD EPYC"
 )

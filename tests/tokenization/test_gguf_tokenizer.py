@@ -35,6 +35,7 @@ VARIED = (
 )
 
 
+@pytest.mark.long
 def test_the_demo_model_tokenizes_as_transformers_does():
     from transformers import AutoTokenizer
 

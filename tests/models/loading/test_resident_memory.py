@@ -116,6 +116,7 @@ def resident(small: Path, large: Path, quantization: str) -> dict[str, int]:
     return found
 
 
+@pytest.mark.long
 def test_a_gguf_file_takes_its_size(tmp_path: Path) -> None:
     small, large = write_gguf(tmp_path / "small.gguf", SMALL), write_gguf(tmp_path / "large.gguf", LARGE)
     size = large.stat().st_size
@@ -124,6 +125,7 @@ def test_a_gguf_file_takes_its_size(tmp_path: Path) -> None:
     assert found["peak"] < found["bytes"] + (16 << 20), "tensors are packed in pieces"
 
 
+@pytest.mark.long
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("quantization", ["int4", "int8"])
 def test_rounding_at_load_takes_little_beside_the_result(quantization: str, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def task(timeout_s: float = 30.0, **fields: Any) -> TrialTask:
     return TrialTask(source, source.backends[0], timeout_s)
 
 
+@pytest.mark.long
 def test_the_same_grammar_is_compiled_once(compiler: GrammarCompiler) -> None:
     futures = [compiler.submit(params(regex="a+b")) for _ in range(5)]
     assert len({id(future.result()) for future in futures}) == 1
@@ -65,6 +66,7 @@ def test_states_of_one_grammar_do_not_know_each_other(compiler: GrammarCompiler,
     np.testing.assert_array_equal(allowed_tokens(other, vocabulary), before)
 
 
+@pytest.mark.long
 def test_what_one_backend_fails_at_the_other_may_follow(compiler: GrammarCompiler) -> None:
     """xgrammar works on this for minutes beforehand, llguidance only on what comes up."""
     schema = {"type": "string", "pattern": "^([^\n]{0,30}x){0,20}$"}
@@ -72,6 +74,7 @@ def test_what_one_backend_fails_at_the_other_may_follow(compiler: GrammarCompile
     assert not isinstance(compiler.compile(params(json=schema)), XGrammar)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fields", "what"),
     [
@@ -129,6 +132,7 @@ def test_an_engine_with_much_memory_keeps_its_trial_process(vocabulary_source: V
         del engines
 
 
+@pytest.mark.long
 def test_a_crash_is_a_result(trial: TrialProcess) -> None:
     assert trial.run(task(regex="a+")).error is None
     assert trial._process is not None
