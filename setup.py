@@ -37,6 +37,11 @@ TEST_BUILDS = {"amx_emulated": [*AVX512_BF16, "-DOCTAVO_EMULATE_TILES"]}
 class BuildApart(build_ext):
     """Gives each extension a folder for its objects: all are made of the same sources, several at a time."""
 
+    def finalize_options(self) -> None:
+        """Editable installations leave out what ``setup()`` has for this command."""
+        super().finalize_options()
+        self.parallel = os.cpu_count()
+
     def build_extension(self, ext: Extension) -> None:
         """Build one of them."""
         own = copy.copy(self)
@@ -65,5 +70,5 @@ builds = builds or INSTRUCTION_SETS.get(platform.machine(), {})
 setup(
     cmdclass={"build_ext": BuildApart},
     ext_modules=[extension(*item) for item in builds.items()],
-    options={"build_ext": {"parallel": os.cpu_count()}, "bdist_wheel": {"py_limited_api": "cp311"}},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )
