@@ -21,6 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("tiny"))
 
 
+@pytest.mark.long
 def test_functions_run_beside_the_model_if_the_owner_allows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
@@ -48,6 +49,7 @@ def test_functions_run_beside_the_model_if_the_owner_allows(folder: Path, monkey
     asyncio.run(main())
 
 
+@pytest.mark.long
 def test_keywords_a_late_start_and_a_quick_end(folder: Path) -> None:
     async def main() -> None:
         llm = AsyncLLM(model=str(folder), log_level="warning", **SETTINGS)

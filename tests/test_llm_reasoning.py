@@ -39,6 +39,7 @@ def text_of(llm: LLM, prompt: Any, params: SamplingParams) -> str:
     return output.outputs[0].text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_text", [True, False])
 def test_a_format_binds_what_follows_the_reasoning(llm: LLM, is_text: bool) -> None:
     prompt: Prompt = OPEN if is_text else llm.get_tokenizer().encode(OPEN)

@@ -68,6 +68,7 @@ def test_padding_and_truncation_do_not_reach_the_engine(llm: LLM) -> None:
     assert llm.get_tokenizer() is tokenizer
 
 
+@pytest.mark.long
 def test_the_asynchronous_entry_point_has_it_too(folder: Path) -> None:
     async def main() -> list[int]:
         async with asyncio.timeout(SCENARIO_SECONDS), running(folder) as llm:

@@ -56,6 +56,7 @@ def test_bindings_that_the_engine_has_loaded(folder: Path) -> None:
     assert errors_of("-c", script) == []
 
 
+@pytest.mark.long
 def test_a_chat(folder: Path) -> None:
     flags = ("--quick", "a", "--max-tokens", "2", "--max-model-len", "64", "--kv-cache-memory-bytes", "1MiB")
     assert errors_of("-m", "octavo.cli.main", "chat", str(folder), *flags) == [
@@ -63,6 +64,7 @@ def test_a_chat(folder: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_server_that_ctrl_c_stops(folder: Path) -> None:
     flags = ("--port", "0", "--max-model-len", "64", "--kv-cache-memory-bytes", "1MiB", "--log-format", "json")
     lines = errors_of("-m", "octavo.cli.main", "serve", str(folder), *flags, end_with=signal.SIGINT)

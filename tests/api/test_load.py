@@ -77,6 +77,7 @@ def num_buffered(server: RunningServer) -> list[int]:
     return [connection.transport.get_write_buffer_size() for connection in list(server.server.server_state.connections)]
 
 
+@pytest.mark.long
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 @pytest.mark.parametrize("fields", [{}, {"n": 3, "temperature": 1}, {"stream_options": {"include_usage": True}}])

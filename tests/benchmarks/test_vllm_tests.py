@@ -62,6 +62,7 @@ def test_the_last_outcome_counts_and_rates_leave_deselected_tests_out() -> None:
     assert "broke / here" in report.details(groups) and f"1 {INTERNAL}" in report.details(groups)
 
 
+@pytest.mark.long
 def test_stand_ins_complete_the_compatibility_package() -> None:
     """What the package mirrors is Octavo's; of the rest, using it deselects the test that does."""
     code = (

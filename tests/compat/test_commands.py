@@ -31,6 +31,7 @@ def test_subcommands_are_octavos() -> None:
     assert run_python("-m", "octavo.compat", "-m", "vllm.entrypoints.cli.main", "--version").strip() == __version__
 
 
+@pytest.mark.long
 def test_a_wrong_flag_ends_with_its_status() -> None:
     command = [sys.executable, "-m", "octavo.compat", "-m", COMMANDS[0], "--model", "bundled:none", "--port", "0"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

@@ -71,6 +71,7 @@ def test_a_run_is_recorded_by_the_models_that_its_tests_start(run) -> None:
     assert found.transformers[NAME].passed == {"test_models.py": ["test_a_model[transformers]"]}
 
 
+@pytest.mark.long
 def test_a_part_is_no_whole_run_and_replaces_none(run) -> None:
     part = run("-k", "auto")
     assert (part.run.is_whole, part.run.num_run) == (False, 1)

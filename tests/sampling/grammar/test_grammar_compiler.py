@@ -114,6 +114,7 @@ def test_kept_grammars_are_bounded(vocabulary_source: VocabularySource, compiler
     assert num_kept() == 7
 
 
+@pytest.mark.long
 def test_a_trial_says_how_much_memory_it_takes(trial: TrialProcess) -> None:
     schema = {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(12)}}
     result = trial.run(task(json=schema))
@@ -204,6 +205,7 @@ def test_what_is_refused_at_once_keeps_nobody_waiting(vocabulary_source: Vocabul
     compiler.close()
 
 
+@pytest.mark.long
 def test_a_compiler_that_is_dropped_leaves_nothing(vocabulary_source: VocabularySource) -> None:
     compiler = GrammarCompiler(vocabulary_source)
     compiler.compile(params(regex="a"))
