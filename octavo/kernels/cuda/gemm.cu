@@ -91,12 +91,7 @@ __device__ __forceinline__ void init_barriers(u32 shared) {
         barrier_init(shared + FULL_PLACE + i * 8, 1);
         barrier_init(shared + EMPTY_PLACE + i * 8, GROUPS * SHARE_W);
     }
-    barrier_init(shared + DONE_PLACE, GROUPS * PARTS);
-    for (int group = 0; group < GROUPS; group++) {
-        const u32 merged = shared + MERGED_PLACE + group * 8;
-        barrier_init(merged, 1);
-        barrier_arrive_expect(merged, (PARTS - 1) * Pieces::BYTES);
-    }
+    init_part_barriers(shared);
     fence_barrier_init();
 }
 
@@ -122,12 +117,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm(
         prefetch_map(&weight_map);
         prefetch_map(&x_map);
     }
-    if (CLUSTER == 1) {
-        __syncthreads();
-    } else {
-        __syncwarp();
-        cluster_arrive();
-    }
+    announce_barriers();
     if (is_producer) {
         if constexpr (GROUPS > 1) release_registers<GROUPS == 2 ? 40 : 32>();
         // The thread that has initialised the barriers may use its own block's at once.

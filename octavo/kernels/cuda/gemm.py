@@ -241,6 +241,40 @@ class PreparedGemm:
     address: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    @classmethod
+    def of(
+        cls,
+        kernel: CudaKernel,
+        tile: GemmTile,
+        x_shape: torch.Size,
+        num_weights: int,
+        num_outputs: int,
+        sizes: tuple[int, ...],
+        num_maps: int,
+        device: torch.device,
+    ) -> "PreparedGemm":
+        """A launch for these sizes.
+
+        Args:
+            num_weights: rows of W.
+            sizes: what the kernel takes before the division of rows.
+            num_maps: tensor maps of the weight.
+        """
+        num_rows, num_features = x_shape
+        operands = Operands(num_rows=num_rows, num_outputs=num_outputs, num_features=num_features)
+        division = tile.num_tile_rows(num_rows), tile.num_row_groups(num_rows), tile.num_weight_tiles(num_weights)
+        x_map = TensorMap.new()
+        weight_maps = [TensorMap.new() for _ in range(num_maps)]
+        launch = Launch(
+            kernel,
+            device,
+            (tile.num_blocks(num_rows), 1, 1),
+            tile.num_threads,
+            [x_map, *weight_maps, operands, *map(ctypes.c_int32, (*sizes, *division))],
+            cluster=(tile.cluster_size, 1, 1),
+        )
+        return cls(tile, launch, operands, x_map)
+
     def run(self, x: torch.Tensor, *weight_maps: TensorMap) -> None:
         """Launch it for other tensors of these sizes."""
         address = x.data_ptr()
@@ -265,21 +299,8 @@ def _prepare(
     num_outputs: int,
     device: torch.device,
 ) -> PreparedGemm:
-    num_rows, num_features = x_shape
-    operands = Operands(num_rows=num_rows, num_outputs=num_outputs, num_features=num_features)
-    num_steps = -(-num_features * form.dtype.itemsize // STEP_BYTES)
-    row_groups, weight_tiles = tile.num_row_groups(num_rows), tile.num_weight_tiles(num_weights)
-    sizes = (num_steps, tile.num_tile_rows(num_rows), row_groups, weight_tiles)
-    x_map = TensorMap.new()
-    launch = Launch(
-        gemm_kernel(tile, form),
-        device,
-        (tile.num_blocks(num_rows), 1, 1),
-        tile.num_threads,
-        [x_map, TensorMap.new(), operands, *map(ctypes.c_int32, sizes)],
-        cluster=(tile.cluster_size, 1, 1),
-    )
-    return PreparedGemm(tile, launch, operands, x_map)
+    num_steps = -(-x_shape[1] * form.dtype.itemsize // STEP_BYTES)
+    return PreparedGemm.of(gemm_kernel(tile, form), tile, x_shape, num_weights, num_outputs, (num_steps,), 1, device)
 
 
 def gemm_kernel(tile: GemmTile, form: GemmForm) -> CudaKernel:

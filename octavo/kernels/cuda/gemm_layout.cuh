@@ -105,6 +105,16 @@ struct SlotOf {
 
 using Slot = SlotOf<STAGES>;
 
+// Tells the block's other threads, and other blocks, that its barriers are initialised; see join_cluster().
+__device__ __forceinline__ void announce_barriers() {
+    if (CLUSTER == 1) {
+        __syncthreads();
+    } else {
+        __syncwarp();
+        cluster_arrive();
+    }
+}
+
 // Waits until all blocks of the cluster have initialised their barriers.
 __device__ __forceinline__ void join_cluster() {
     if (CLUSTER > 1) cluster_wait();

@@ -3,32 +3,12 @@
 #pragma once
 
 #include "gemm_layout.cuh"
+#include "halves.cuh"
 
 // act(gate) · up: both activations are the gate times a sigmoid.
 __device__ __forceinline__ float apply_gate(float gate, float up) {
     const float z = ACTIVATION == 1 ? gate : 1.5957691216057308f * gate * (1.0f + 0.044715f * gate * gate);
     return __fdividef(gate, 1.0f + __expf(-z)) * up;
-}
-
-// Two values as 16 bits each, the first in the lower half.
-__device__ __forceinline__ u32 pack(float low, float high) {
-    u32 result;
-#if HALF
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
-#else
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
-#endif
-    return result;
-}
-
-__device__ __forceinline__ float widen(u16 value) {
-    float result;
-#if HALF
-    asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value));
-#else
-    result = __uint_as_float(u32(value) << 16);
-#endif
-    return result;
 }
 
 // What a thread's sums are multiplied by and added to, for its two rows of W.
@@ -109,9 +89,9 @@ __device__ __forceinline__ float add_piece(
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const float2 result = piece.pair(i), stream = residual.pair(i), factor = norm_weight.pair(i);
-        sums.words[i] = pack(result.x + stream.x, result.y + stream.y);
+        sums.words[i] = pack_pair(result.x + stream.x, result.y + stream.y);
         const float2 sum = sums.pair(i);
-        weighted.words[i] = pack(sum.x * factor.x, sum.y * factor.y);
+        weighted.words[i] = pack_pair(sum.x * factor.x, sum.y * factor.y);
         square += sum.x * sum.x + sum.y * sum.y;
     }
     *reinterpret_cast<Piece*>(outputs.out + place) = sums;

@@ -15,6 +15,16 @@ struct Pieces {
           barrier(consumer.shared + MERGED_PLACE + consumer.group * 8) {}
 };
 
+// The barriers of sums; for one thread.
+__device__ __forceinline__ void init_part_barriers(u32 shared) {
+    barrier_init(shared + DONE_PLACE, GROUPS * PARTS);
+    for (int group = 0; group < GROUPS; group++) {
+        const u32 merged = shared + MERGED_PLACE + group * 8;
+        barrier_init(merged, 1);
+        barrier_arrive_expect(merged, (PARTS - 1) * Pieces::BYTES);
+    }
+}
+
 // Sends each block that has another part of the same tile the sums of those rows that it writes.
 __device__ __forceinline__ void send_sums(const Warpgroup& consumer, const Place& place, const float (&sums)[SUMS]) {
     const Pieces pieces(consumer);

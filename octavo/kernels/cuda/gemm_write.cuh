@@ -83,10 +83,10 @@ struct Writer {
                 const float c = own[2] * (row_scale.x * scale.second) + shift.second;
                 const float d = own[3] * (row_scale.y * scale.second) + shift.second;
                 if (GATED) {
-                    packed[i] = pack(apply_gate(a, c), apply_gate(b, d));
+                    packed[i] = pack_pair(apply_gate(a, c), apply_gate(b, d));
                 } else {
-                    packed[2 * i % 4] = pack(a, b);
-                    packed[2 * i % 4 + 1] = pack(c, d);
+                    packed[2 * i % 4] = pack_pair(a, b);
+                    packed[2 * i % 4 + 1] = pack_pair(c, d);
                 }
             }
             if constexpr (AT_ONCE < 16) {

@@ -1,6 +1,5 @@
 """GEMMs with packed weights for Hopper, by thread-block clusters (``grouped_gemm.cu``); see :class:`GroupedGemm`."""
 
-import ctypes
 import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,10 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from octavo.kernels.cuda.driver import Swizzle, TensorMap
-from octavo.kernels.cuda.gemm import ACTIVATIONS, OUTPUT_TYPES, GemmForm, Operands, PreparedGemm
+from octavo.kernels.cuda.gemm import ACTIVATIONS, OUTPUT_TYPES, GemmForm, PreparedGemm
 from octavo.kernels.cuda.grouped_gemm_tiles import UNIT, GroupedTile, choose_tile
 from octavo.kernels.cuda.kernel import CudaKernel
-from octavo.kernels.cuda.launch import Launch
 from octavo.kernels.cuda.library import driver, library
 from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.grouped import GroupedTensors
@@ -112,20 +110,9 @@ def _prepare(
     group_units: int,
     device: torch.device,
 ) -> PreparedGemm:
-    num_rows, num_features = x_shape
-    operands = Operands(num_rows=num_rows, num_outputs=num_outputs, num_features=num_features)
-    row_groups, weight_tiles = tile.num_row_groups(num_rows), tile.num_weight_tiles(num_weights)
-    sizes = (num_features // UNIT, group_units, tile.num_tile_rows(num_rows), row_groups, weight_tiles)
-    x_map = TensorMap.new()
-    launch = Launch(
-        grouped_gemm_kernel(tile, form),
-        device,
-        (tile.num_blocks(num_rows), 1, 1),
-        tile.num_threads,
-        [x_map, TensorMap.new(), TensorMap.new(), operands, *map(ctypes.c_int32, sizes)],
-        cluster=(tile.cluster_size, 1, 1),
-    )
-    return PreparedGemm(tile, launch, operands, x_map)
+    sizes = x_shape[1] // UNIT, group_units
+    kernel = grouped_gemm_kernel(tile, form)
+    return PreparedGemm.of(kernel, tile, x_shape, num_weights, num_outputs, sizes, 2, device)
 
 
 def grouped_gemm_kernel(tile: GroupedTile, form: GemmForm) -> CudaKernel:

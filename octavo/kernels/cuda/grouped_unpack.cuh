@@ -75,8 +75,4 @@ struct Weights {
                          : "=r"(values[i / 4][i % 4])
                          : "r"(from[i / 4][i % 4]), "r"(factors[i % 2]));
     }
-
-    struct Words {
-        u32 words[4];
-    };
 };

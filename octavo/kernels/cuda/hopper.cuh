@@ -158,6 +158,11 @@ __device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.
 
 // ---- Shared memory
 
+// 16 bytes.
+struct alignas(16) Words {
+    u32 words[4];
+};
+
 // Any type of 16 bytes, made of four words.
 template <typename T>
 __device__ __forceinline__ T load_shared(u32 address) {

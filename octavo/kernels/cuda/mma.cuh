@@ -1,37 +1,9 @@
-// Matrix instructions of a single warp, and how it exchanges and converts 16-bit values; HALF says which type they have.
+// Matrix instructions of a single warp, and how it exchanges 16-bit values; HALF says which type they have.
 // A fragment is a matrix's part in the registers of each lane, as the PTX ISA manual draws it.
 
 #pragma once
 
-#include "hopper.cuh"
-
-// 16 bytes.
-struct alignas(16) Words {
-    u32 words[4];
-};
-
-// Two floats rounded to two values in a word, the first in its lower half.
-__device__ __forceinline__ u32 pack_pair(float low, float high) {
-    u32 pair;
-#if HALF
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-#else
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-#endif
-    return pair;
-}
-
-__device__ __forceinline__ float2 unpack_pair(u32 pair) {
-#if HALF
-    float2 values;
-    asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.f32.f16 %0, low;\ncvt.f32.f16 %1, high;\n}\n"
-        : "=f"(values.x), "=f"(values.y)
-        : "r"(pair));
-    return values;
-#else
-    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000));
-#endif
-}
+#include "halves.cuh"
 
 __device__ __forceinline__ float exp2_of(float x) {
     float result;
