@@ -229,8 +229,8 @@ class LLM(QueueMixin, PoolingMixin, BeamSearchMixin, LocalControl):
         ]
 
     def shutdown(self) -> None:
-        """Give the model's memory back; the object cannot be used afterwards."""
-        self._engine.shutdown()
+        """See :meth:`LLMEngine.shutdown`."""
+        self.llm_engine.shutdown()
 
     def _prepare(
         self,

@@ -1,6 +1,7 @@
 """An engine in this process that its caller steps by hand, with vLLM's interface."""
 
 import logging
+import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Self
 
@@ -55,6 +56,8 @@ class LLMEngine(LocalControl):
         self._meter: RequestMeter | None = None
         if not settings.logging.disable_log_stats:
             self._meter = RequestMeter(self._open_metrics())
+        self._release = weakref.finalize(self, self.core.shutdown)
+        self._release.atexit = False  # the system frees what a process leaves, and workers end with it
         # What exists by now stays; a garbage collection between two steps need not look at it again.
         freeze_until_exit()
 
@@ -229,8 +232,11 @@ class LLMEngine(LocalControl):
         )
 
     def shutdown(self) -> None:
-        """Give the model's memory back; the object cannot be used afterwards."""
-        self.core.shutdown()
+        """Give the model's memory back; the object cannot be used afterwards.
+
+        An object that nobody refers to any longer is shut down, too.
+        """
+        self._release()
 
     def _open_metrics(self) -> "Metrics":
         if self._metrics is None:

@@ -1,6 +1,7 @@
 """A worker process is killed: the engine starts again with all its workers, and requests go on."""
 
 import asyncio
+import gc
 import os
 import socket
 import subprocess
@@ -76,8 +77,9 @@ def test_a_worker_whose_connection_closes_first_leaves_no_folder(tmp_path: Path)
 
 
 def test_offline_the_next_step_says_who_died(folder: Path) -> None:
+    others = _workers(psutil.Process())
     llm = LLM(str(folder), tensor_parallel_size=2, **SETTINGS)
-    (worker,) = _workers(psutil.Process())
+    (worker,) = set(_workers(psutil.Process())) - set(others)
     try:
         worker.kill()
         for _ in range(2):
@@ -85,7 +87,17 @@ def test_offline_the_next_step_says_who_died(folder: Path) -> None:
                 llm.generate("tea", SamplingParams(max_tokens=3))
     finally:
         llm.shutdown()
-    assert not _workers(psutil.Process())
+    assert not worker.is_running()
+
+
+def test_workers_end_with_a_model_that_nobody_refers_to(folder: Path) -> None:
+    others = _workers(psutil.Process())
+    llm = LLM(str(folder), tensor_parallel_size=2, **SETTINGS)
+    (worker,) = set(_workers(psutil.Process())) - set(others)
+    assert worker.is_running()
+    del llm
+    gc.collect()
+    assert not worker.is_running()
 
 
 FAILING = """
@@ -117,9 +129,10 @@ def test_a_start_that_fails_on_one_rank_says_why(
     (tmp_path / f"{name}.py").write_text(FAILING.format(is_worker=is_worker))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.syspath_prepend(str(tmp_path))
+    others = _workers(psutil.Process())
     with pytest.raises(ConfigError, match="no room"):
         LLM(str(folder), tensor_parallel_size=2, logits_processors=[f"{name}:Failing"], **SETTINGS)
     deadline = time.monotonic() + 180
-    while _workers(psutil.Process()):
+    while set(_workers(psutil.Process())) - set(others):
         assert time.monotonic() < deadline, "the other rank goes on"
         time.sleep(0.05)
