@@ -1,6 +1,7 @@
 #include "block_pack.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -28,6 +29,7 @@ uint8_t get_code(const BlockSpec& spec, const unsigned char* codes, int lane, in
 
 float scale_at(const BlockSpec& spec, const unsigned char* panel, int64_t g, int lane, bool is_min) {
     const unsigned char* group = panel + spec.group_place(g);
+    if (spec.scale == Scale::kPower) return std::ldexp(1.f, group[lane] - 128);
     if (spec.scale == Scale::kHalf)
         return to_float(Float16{half_at(group + (is_min ? 2 * kLanes : 0) + 2 * lane)});
     const unsigned char* super = panel + spec.super_place(g / (kSuper / spec.group)) + (is_min ? 2 * kLanes : 0);
@@ -47,8 +49,11 @@ void gather_row(const GatherBlocks& gather, int64_t row) {
         const float scale = scale_at(spec, panel, g, lane, false);
         const float min = spec.has_min ? scale_at(spec, panel, g, lane, true) : 0.f;
         const unsigned char* codes = panel + spec.group_place(g) + spec.scale_bytes();
-        for (int i = 0; i < spec.group; ++i)
-            values[i] = scale * (float)((int)get_code(spec, codes, lane, i) - spec.zero) + min;
+        for (int i = 0; i < spec.group; ++i) {
+            const uint8_t code = get_code(spec, codes, lane, i);
+            const int number = spec.table == Table::kNone ? code : table_of(spec)[code];
+            values[i] = scale * (float)(number - spec.zero) + min;
+        }
         T* to = reinterpret_cast<T*>(gather.to) + row * gather.num_inputs + g * spec.group;
         for (int i = 0; i < spec.group; i += kLanes) store(to + i, load(values + i));
     }

@@ -8,7 +8,7 @@
 namespace octavo {
 
 // Numbers of the formats, in the order of kSpecs.
-enum Block : int32_t { kBlockInt8 = 8, kBlockInt4 = 9 };
+enum Block : int32_t { kBlockInt8 = 11, kBlockInt4 = 12, kBlockMXFP4 = 13 };
 
 // Numbers of types from here on are blocks.
 constexpr int32_t kFirstBlock = 16;
@@ -23,7 +23,7 @@ struct PackBlocks {
     void run(int64_t panel) const;
 };
 
-// Rounds rows of floating-point weights to int8 or int4.
+// Rounds rows of floating-point weights to int8, int4 or mxfp4.
 struct Quantize {
     const unsigned char* from;
     unsigned char* to;

@@ -11,7 +11,10 @@ decltype(Gemm::run_block) find_run_block_of(int32_t block) {
         case 4: case kBlockInt8: return run_block<BlockFormat<4>>;
         case 5: return run_block<BlockFormat<5>>;
         case 6: return run_block<BlockFormat<6>>;
-        default: return run_block<BlockFormat<7>>;
+        case 7: return run_block<BlockFormat<7>>;
+        case 8: case kBlockMXFP4: return run_block<BlockFormat<8>>;
+        case 9: return run_block<BlockFormat<9>>;
+        default: return run_block<BlockFormat<10>>;
     }
 }
 

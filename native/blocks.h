@@ -1,8 +1,9 @@
-// Formats of packed weights with integer values in groups, which share a scale: GGUF's blocks as they are, and int4 and
-// int8 made at load.
+// Formats of packed weights with integer values in groups, which share a scale: GGUF's blocks as they are, and int8,
+// int4 and mxfp4 made at load.
 //
-// A weight is scale · code + offset for an unsigned code of 4 to 8 bits. Where a file's codes are signed, the offset is
-// minus the zero point times the scale; else it is the file's minimum. x is rounded to 8 bits in groups of 32 with a
+// A weight is scale · number + offset for an unsigned number of 4 to 8 bits, which is the code itself, or the one that a
+// table has for a code of 4 bits. Where a file's numbers are signed, the offset is minus the zero point times the scale;
+// else it is the file's minimum. x is rounded to 8 bits in groups of 32 with a
 // scale each, so a group's sum is exact in integers, and only sums of groups are rounded. Groups with a value far above
 // the row's mean, whose rounding is most of the error, get 8 bits more: a second code of what the first left.
 //
@@ -24,18 +25,24 @@ constexpr int kCodeBytes = 4 * kLanes;  // of the registers that hold four codes
 enum class Scale {
     kHalf,     // float16 per group
     kByte,     // an integer per group, times float16 per kSuper inputs
+    kPower,    // the exponent of a power of two per group
 };
 
+enum class Table { kNone, kFloat4, kNonlinear };
+
 struct BlockSpec {
-    int bits, group, zero;
+    int bits, group, zero;  // the zero point is one of numbers
     Scale scale;
     bool has_min;
+    Table table = Table::kNone;
+
+    constexpr int number_bits() const { return table == Table::kNonlinear ? 8 : bits; }
 
     constexpr int vectors() const { return group / 4; }
     constexpr int low_bytes() const { return bits == 8 ? vectors() * kCodeBytes : vectors() / 2 * kCodeBytes; }
     constexpr int code_bytes() const { return low_bytes() + (bits > 4 && bits < 8 ? kCodeBytes : 0); }
     constexpr int scale_bytes() const {
-        const int each = scale == Scale::kHalf ? 2 : (scale == Scale::kByte ? 1 : 0);
+        const int each = scale == Scale::kHalf ? 2 : 1;
         return each * kLanes * (has_min ? 2 : 1);
     }
     constexpr int group_bytes() const { return scale_bytes() + code_bytes(); }
@@ -62,8 +69,18 @@ constexpr BlockSpec kQ8_0{8, 32, 128, Scale::kHalf, false};
 constexpr BlockSpec kQ4_K{4, 32, 0, Scale::kByte, true};
 constexpr BlockSpec kQ5_K{5, 32, 0, Scale::kByte, true};
 constexpr BlockSpec kQ6_K{6, 16, 32, Scale::kByte, false};
+constexpr BlockSpec kMXFP4{4, 32, 12, Scale::kPower, false, Table::kFloat4};
+constexpr BlockSpec kIQ4_NL{4, 32, 128, Scale::kHalf, false, Table::kNonlinear};
+constexpr BlockSpec kIQ4_XS{4, 32, 128, Scale::kByte, false, Table::kNonlinear};
 constexpr BlockSpec kInt8 = kQ8_0;
 constexpr BlockSpec kInt4 = kQ4_1;
+
+// What codes stand for, plus the zero point: floats of 4 bits (e2m1) in halves, and GGUF's nonlinear steps.
+constexpr uint8_t kFloat4Numbers[] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+constexpr uint8_t kNonlinearNumbers[] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+constexpr const uint8_t* table_of(const BlockSpec& spec) {
+    return spec.table == Table::kFloat4 ? kFloat4Numbers : kNonlinearNumbers;
+}
 
 // A tile of x: per group of 32 the rows' codes, 32 bytes each, so that a group is a tile of AMX; then per group the rows'
 // scales and scaled sums of codes; then per group of the weights what the codes' products start from, minus the weights'
@@ -139,6 +156,35 @@ template <int kBits, int kVectors>
     return codes;
 }
 
+// The numbers that a format has for codes.
+template <Table kTable>
+[[gnu::always_inline]] inline Codes numbers_of(const Codes& codes) {
+    constexpr const uint8_t* kNumbers = kTable == Table::kFloat4 ? kFloat4Numbers : kNonlinearNumbers;
+    Codes r;
+    OCTAVO_EACH_PART {
+#if defined(__AVX512BW__)
+        const __m512i table = _mm512_broadcast_i32x4(load_vector<__m128i>(kNumbers));
+        r.part[i] = (CodeVector)_mm512_shuffle_epi8(table, (__m512i)codes.part[i]);
+#elif defined(__AVX2__)
+        const __m256i table = _mm256_broadcastsi128_si256(load_vector<__m128i>(kNumbers));
+        r.part[i] = (CodeVector)_mm256_shuffle_epi8(table, (__m256i)codes.part[i]);
+#elif defined(__aarch64__)
+        r.part[i] = (CodeVector)vqtbl1q_u8(vld1q_u8(kNumbers), (uint8x16_t)codes.part[i]);
+#else
+        for (int k = 0; k < 4 * kWidth; ++k) r.part[i][k] = kNumbers[codes.part[i][k]];
+#endif
+    }
+    return r;
+}
+
+// One of a group's registers of numbers.
+template <const BlockSpec& kSpec>
+[[gnu::always_inline]] inline Codes numbers_at(const unsigned char* from, int v) {
+    const Codes codes = codes_at<kSpec.bits, kSpec.vectors()>(from, v);
+    if constexpr (kSpec.table == Table::kNone) return codes;
+    return numbers_of<kSpec.table>(codes);
+}
+
 // Whether codes of 8 bits are multiplied as signed numbers, so that their zero point is 0.
 #if defined(__AVX512VNNI__)
 constexpr bool kSignedCodes = false;
@@ -207,10 +253,22 @@ template <bool kSigned>
     return r;
 }
 
-constexpr BlockSpec kSpecs[] = {kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K, kInt8, kInt4};
+// Halves of the powers of two whose exponents, plus 127, are sixteen bytes; those of 0 and 1 count as 0.
+[[gnu::always_inline]] inline Lanes load_halved_powers(const unsigned char* from) {
+    const Lanes exponents = load_bytes<false>(from);
+    Lanes r;
+    OCTAVO_EACH_PART {
+        const Ints numbers = __builtin_convertvector(exponents.part[i], Ints) - 1;
+        r.part[i] = bit_cast<Floats>((numbers > 0 ? numbers : Ints{}) << 23);
+    }
+    return r;
+}
 
-// The zero point that products with codes of a format have.
-constexpr int zero_of(const BlockSpec& spec) { return spec.bits == 8 && kSignedCodes ? 0 : spec.zero; }
+constexpr BlockSpec kSpecs[] = {kQ4_0, kQ4_1, kQ5_0,  kQ5_1,   kQ8_0,   kQ4_K, kQ5_K,
+                                kQ6_K, kMXFP4, kIQ4_NL, kIQ4_XS, kInt8, kInt4, kMXFP4};
+
+// The zero point that products with numbers of a format have.
+constexpr int zero_of(const BlockSpec& spec) { return spec.number_bits() == 8 && kSignedCodes ? 0 : spec.zero; }
 
 template <int kIndex>
 struct BlockFormat {
@@ -338,10 +396,10 @@ struct BlockFormat {
         OCTAVO_UNROLL for (int v = 0; v < kVectors; ++v) {
             Codes codes[kPanels];
             OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p)
-                codes[p] = codes_at<kSpec.bits, kVectors>(weights.codes[p], v);
+                codes[p] = numbers_at<kSpec>(weights.codes[p], v);
             OCTAVO_UNROLL for (int r = 0; r < kRows; ++r) {
                 const Ints four = Ints{} + x.codes[r * kXWords + v];
-                OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) add_dot<kSpec.bits>(products[r][p], codes[p], four);
+                OCTAVO_UNROLL for (int p = 0; p < kPanels; ++p) add_dot<kSpec.number_bits()>(products[r][p], codes[p], four);
             }
         }
         OCTAVO_UNROLL for (int r = 0; r < kRows; ++r)
@@ -358,7 +416,7 @@ struct BlockFormat {
             const unsigned char* codes = panels[p] + kSpec.group_place(g) + kSpec.scale_bytes();
             weights[p] = codes;
             if constexpr (kSpec.bits != 8) {
-                for (int v = 0; v < kVectors; ++v) unpacked[p][v] = codes_at<kSpec.bits, kVectors>(codes, v);
+                for (int v = 0; v < kVectors; ++v) unpacked[p][v] = numbers_at<kSpec>(codes, v);
                 weights[p] = unpacked[p];
             }
         }
@@ -403,6 +461,8 @@ struct BlockFormat {
         if constexpr (kSpec.scale == Scale::kHalf) {
             scale = load(reinterpret_cast<const Float16*>(group));
             if constexpr (kSpec.has_min) least = load(reinterpret_cast<const Float16*>(group) + kLanes);
+        } else if constexpr (kSpec.scale == Scale::kPower) {
+            scale = load_halved_powers(group);
         } else {
             const auto* super = reinterpret_cast<const Float16*>(
                 panel + kSpec.super_place(index / (kSuper / kSpec.group)));

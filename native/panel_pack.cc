@@ -52,9 +52,10 @@ void pack_small(const unsigned char* from, int64_t num_inputs, unsigned char* pa
     const int64_t bytes = raw_row_bytes(kBlock, 32);
     for (int64_t g = 0; g < num_inputs / 32; ++g, from += bytes) {
         unsigned char* group = panel + spec.group_place(g);
-        std::memcpy(group + 2 * lane, from, 2);
+        constexpr int kScale = spec.scale == Scale::kPower ? 1 : 2;  // bytes
+        std::memcpy(group + kScale * lane, from, kScale);
         if (spec.has_min) std::memcpy(group + 2 * (kLanes + lane), from + 2, 2);
-        const unsigned char* raw = from + (spec.has_min ? 4 : 2);
+        const unsigned char* raw = from + kScale * (spec.has_min ? 2 : 1);
         GroupCodes codes;
         if constexpr (spec.bits == 8) {
             for (int v = 0; v < 8; ++v) codes.low[v] = word_at(raw + 4 * v) ^ 0x80808080;
@@ -131,9 +132,33 @@ void pack_six(const unsigned char* from, int64_t num_inputs, unsigned char* pane
     }
 }
 
+// One row of GGUF's IQ4_XS: 256 inputs in eight groups with scales of 6 bits, of which the low four come after the high
+// two; codes as in blocks of 32.
+template <int kBlock>
+void pack_nonlinear(const unsigned char* from, int64_t num_inputs, unsigned char* panel, int lane) {
+    constexpr BlockSpec spec = kSpecs[kBlock];
+    for (int64_t s = 0; s < num_inputs / kSuper; ++s, from += raw_row_bytes(kBlock, kSuper)) {
+        std::memcpy(panel + spec.super_place(s) + 2 * lane, from, 2);
+        const int high = from[2] | from[3] << 8;
+        for (int g = 0; g < 8; ++g) {
+            unsigned char* group = panel + spec.group_place(8 * s + g);
+            const int scale = (from[4 + g / 2] >> (g % 2 * 4) & 15) | (high >> (2 * g) & 3) << 4;
+            group[lane] = (unsigned char)(scale - 32);
+            GroupCodes codes;
+            for (int v = 0; v < 4; ++v) {
+                const uint32_t word = word_at(from + 8 + 16 * g + 4 * v);
+                codes.low[v] = word & kNibbles;
+                codes.low[v + 4] = word >> 4 & kNibbles;
+            }
+            put_codes<spec.bits, 8>(codes, group + spec.scale_bytes() + 4 * lane);
+        }
+    }
+}
+
 using PackRow = void (*)(const unsigned char* from, int64_t num_inputs, unsigned char* panel, int lane);
 constexpr PackRow kPackRow[] = {pack_small<0>, pack_small<1>, pack_small<2>, pack_small<3>,
-                                pack_small<4>, pack_super<5>, pack_super<6>, pack_six<7>};
+                                pack_small<4>, pack_super<5>, pack_super<6>, pack_six<7>,
+                                pack_small<8>, pack_small<9>, pack_nonlinear<10>};
 
 // The weights of a group of inputs, each of all outputs of a panel; outputs that do not exist are zero.
 template <class T>
@@ -290,6 +315,52 @@ void quantize_to_int4(const Lanes (&values)[kXGroup], unsigned char* group) {
     }
 }
 
+// Codes of the nearest floats of 4 bits; larger numbers become the largest.
+Lanes float4_codes(const Lanes& numbers) {
+    const Lanes sizes = min(abs(numbers), splat(6.f));
+    Lanes r;
+    OCTAVO_EACH_PART {
+        const Floats size = sizes.part[i], half = broadcast(0.5f), one = broadcast(1.f), two = broadcast(2.f);
+        const Floats step = size < two ? half : size < two + two ? one : two;
+        // Eight codes in three runs of equal steps.
+        const Floats first = size < two ? broadcast(0.f) : size < two + two ? two : two + two;
+        const Floats magic = broadcast(12582912.f);
+        const Floats code = (size / step + magic) - magic + first;
+        const Floats eight = broadcast(8.f), zero = broadcast(0.f);
+        r.part[i] = code + (bit_cast<Ints>(numbers.part[i]) < Ints{} ? eight : zero);
+    }
+    return r;
+}
+
+// Floats of 4 bits with the scale that brings the largest between 3.5 and 7; as octavo/kernels/float4.py rounds.
+void quantize_to_mxfp4(const Lanes (&values)[kXGroup], unsigned char* group) {
+    constexpr int kQuarter = 1 << 21;  // of a float32's fraction: from 1.75 on, it carries into the exponent
+    Lanes most = splat(0.f), scale;
+    for (const Lanes& value : values) most = max(most, abs(value));
+    OCTAVO_EACH_PART {
+        const Ints exponent = ((bit_cast<Ints>(most.part[i]) + kQuarter) >> 23) - 2, least = Ints{} + 2, last = Ints{} + 254;
+        const Ints own = exponent < least ? least : exponent > last ? last : exponent;
+        scale.part[i] = bit_cast<Floats>(own << 23);
+        for (int lane = 0; lane < kWidth; ++lane) group[i * kWidth + lane] = (unsigned char)own[lane];
+    }
+    uint32_t words[2][kLanes];
+    for (int v = 0; v < 4; ++v) {
+        for (int half = 0; half < 2; ++half) {
+            Lanes codes[4];
+            for (int k = 0; k < 4; ++k) codes[k] = float4_codes(values[4 * v + 16 * half + k] / scale);
+            to_bytes(codes, words[half]);
+        }
+        for (int lane = 0; lane < kLanes; ++lane) words[0][lane] |= words[1][lane] << 4;
+        std::memcpy(group + kMXFP4.scale_bytes() + v * kCodeBytes, words[0], sizeof(words[0]));
+    }
+}
+
+using QuantizeGroup = void (*)(const Lanes (&values)[kXGroup], unsigned char* group);
+
+QuantizeGroup find_quantize(int32_t block) {
+    return block == kBlockInt8 ? quantize_to_int8 : block == kBlockInt4 ? quantize_to_int4 : quantize_to_mxfp4;
+}
+
 template <class T>
 void quantize_panel(const Quantize& quantize, int64_t panel, unsigned char* packed) {
     const BlockSpec& spec = kSpecs[quantize.block];
@@ -300,7 +371,7 @@ void quantize_panel(const Quantize& quantize, int64_t panel, unsigned char* pack
         Lanes values[kXGroup];
         read_group(rows + g * kXGroup, row_size, num_rows, values);
         unsigned char* group = packed + spec.group_place(g);
-        quantize.block == kBlockInt8 ? quantize_to_int8(values, group) : quantize_to_int4(values, group);
+        find_quantize(quantize.block)(values, group);
     }
 }
 
@@ -314,8 +385,8 @@ unsigned char* panel_memory(int64_t bytes) {
 }  // namespace
 
 int64_t raw_row_bytes(int32_t block, int64_t num_inputs) {
-    constexpr int64_t kBytes[] = {18, 20, 22, 24, 34, 144, 176, 210};
-    return num_inputs / (block < 5 ? 32 : kSuper) * kBytes[block];
+    constexpr int64_t kBytes[] = {18, 20, 22, 24, 34, 144, 176, 210, 17, 18, 136};
+    return num_inputs / (kSpecs[block].super_bytes() > 0 ? kSuper : 32) * kBytes[block];
 }
 
 void PackBlocks::run(int64_t panel) const {

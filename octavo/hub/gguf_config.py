@@ -40,6 +40,7 @@ _SAMPLING_KEYS = {
 
 _EOS_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
 _DTYPES = {"F32": "float32", "F16": "float16"}
+_PLAIN = (*_DTYPES, "BF16")
 _LLAMA3_SCALING = {
     "rope_type": "llama3",
     "low_freq_factor": 1.0,
@@ -95,7 +96,7 @@ def _layer_types(file: GGUFFile, architecture: str) -> dict[str, str]:
     return {
         names[name]: tensor.type_name
         for name, tensor in file.tensors.items()
-        if tensor.type_name.startswith("Q") and len(tensor.shape) == (3 if EACH in names[name] else 2)
+        if tensor.type_name not in _PLAIN and len(tensor.shape) == (3 if EACH in names[name] else 2)
     }
 
 

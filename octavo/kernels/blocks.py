@@ -1,8 +1,9 @@
 """Weights of integers in groups that share a scale: their formats, and the interface of GEMMs with them.
 
-A weight is ``scale · code + offset``. GGUF's formats keep the values of the file; ``int8`` and ``int4`` have a scale
-per output and 32 inputs (``docs/quantization.md``). The inputs of such a GEMM are rounded to 8 bits in groups of 32
-with a scale each, and groups with large values to 16.
+A weight is ``scale · code + offset``, or a table has the integer of a code of 4 bits: MXFP4's floats in halves, and the
+steps of IQ4. GGUF's formats keep the values of the file; ``int8``, ``int4`` and ``mxfp4`` have a scale per output and
+32 inputs (``docs/quantization.md``). The inputs of such a GEMM are rounded to 8 bits in groups of 32 with a scale each,
+and groups with large values to 16.
 """
 
 from dataclasses import dataclass
@@ -57,8 +58,12 @@ FORMATS = {
     "Q4_K": BlockFormat(32, 4, 16, super_bits=32, raw_bytes=(144, 256)),
     "Q5_K": BlockFormat(32, 5, 16, super_bits=32, raw_bytes=(176, 256)),
     "Q6_K": BlockFormat(16, 6, 8, super_bits=16, raw_bytes=(210, 256)),
+    "MXFP4": BlockFormat(32, 4, 8, raw_bytes=(17, 32)),
+    "IQ4_NL": BlockFormat(32, 4, 16, raw_bytes=(18, 32)),
+    "IQ4_XS": BlockFormat(32, 4, 8, super_bits=16, raw_bytes=(136, 256)),
     "int8": BlockFormat(32, 8, 16),
     "int4": BlockFormat(32, 4, 32),
+    "mxfp4": BlockFormat(32, 4, 8),
 }
 
 
@@ -69,7 +74,7 @@ class BlockKernels(Protocol):
         """Pack a GGUF tensor's rows, ``[out, bytes]`` uint8; into ``out`` if it is given."""
 
     def quantize(self, weight: torch.Tensor, name: str, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Round a weight ``[out, in]`` to ``int8`` or ``int4``, and pack it; into ``out`` if it is given."""
+        """Round a weight ``[out, in]`` to ``int8``, ``int4`` or ``mxfp4``, and pack it; into ``out`` if it is given."""
 
     def linear(
         self, packed: torch.Tensor, name: str, shape: tuple[int, int], bias: torch.Tensor | None, dtype: torch.dtype

@@ -72,9 +72,10 @@ class Build:
         )
         if isinstance(first, BlockForm) and isinstance(second, BlockForm):
             form = BlockForm(first.gate_up, second.down)
-            # Blocks of a checkpoint are those of one matrix.
+            # Blocks of a checkpoint are those of one matrix, but for gpt-oss's.
             is_made = form.gate_up in MADE_AT_LOAD and form.down in MADE_AT_LOAD
-            return form if is_made or isinstance(storage, SeparateExperts) else None
+            is_mxfp4 = isinstance(storage, StackedExperts) and storage.is_mxfp4
+            return form if is_made or is_mxfp4 or isinstance(storage, SeparateExperts) else None
         return first if first == second else None
 
     def linear(

@@ -18,7 +18,7 @@ from octavo.quantization.expert_matrices import BlockMatrix, ExpertMatrix, Packe
 from octavo.quantization.float4_layout import Float4Layout
 from octavo.quantization.float8_layout import Float8Layout
 from octavo.quantization.grouped_weight import BlockForm, ExpertForm, GroupedForm, GroupedWeight, Layout
-from octavo.quantization.mxfp4 import scale_numbers, unpack
+from octavo.quantization.mxfp4 import Mxfp4Layout, scale_numbers, unpack
 from octavo.quantization.pending import PendingStack, PendingTensors
 from octavo.quantization.slot import WeightSlot
 from octavo.records.experts import ExpertSpec, ExpertStorage, RowExperts, SeparateExperts, StackedExperts, StackedParts
@@ -274,6 +274,9 @@ class Experts(nn.Module):
     def _mxfp4_slots(self, path: str, storage: StackedExperts) -> Iterator[tuple[str, WeightSlot]]:
         """The slots of gpt-oss's tensors, where the device keeps them so."""
         num_experts, hidden, size = self.sizes
+        if isinstance(self._gate_up, BlockMatrix):
+            yield from self._quantised_slots(path, storage, Mxfp4Layout())
+            return
         assert isinstance(self._gate_up, PackedMatrix) and isinstance(self._down, PackedMatrix), "see Mxfp4Experts"
         name, shape = sibling(path, storage.gate_up), (num_experts, 2 * size, hidden)
         for half, rows in enumerate(self._halves):
@@ -285,13 +288,20 @@ class Experts(nn.Module):
     def _quantised_slots(self, path: str, storage: StackedExperts, layout: Layout) -> Iterator[tuple[str, WeightSlot]]:
         """The slots of stacked values in a layout, and of their scales."""
         num_experts, hidden, size = self.sizes
-        for name, matrix, shape, store in (
-            (storage.gate_up, self._gate_up, (2 * size, hidden), partial(self._store_gate_up, storage)),
-            (storage.down, self._down, (hidden, size), self._store_down),
+        for name, matrix, num_rows, shape, store in (
+            (
+                storage.gate_up,
+                self._gate_up,
+                2 * len(self._own),
+                (2 * size, hidden),
+                partial(self._store_gate_up, storage),
+            ),
+            (storage.down, self._down, hidden, (hidden, size), self._store_down),
         ):
             pending = PendingStack(layout, num_experts, shape, store, is_transposed=storage.is_transposed)
-            slots = pending.slots(matrix.view(_ALL, _ALL))
-            yield from ((sibling(path, _stacked_name(name, leaf, pending.first)), slot) for leaf, slot in slots)
+            values = "" if storage.is_mxfp4 else pending.first
+            slots = pending.slots(matrix.view(_ALL, slice(0, num_rows)))
+            yield from ((sibling(path, _stacked_name(name, leaf, values)), slot) for leaf, slot in slots)
 
     def _store_gate_up(self, storage: StackedExperts, expert: int, weight: GroupedWeight) -> None:
         for half, rows in enumerate(self._halves):
@@ -388,7 +398,7 @@ def _leaves(layout: Layout | None) -> list[str]:
 
 
 def _stacked_name(name: str, leaf: str, values: str) -> str:
-    """The name of a tensor of stacked layers, of which ``name`` is that of the values."""
+    """The name of a tensor of stacked layers; that of the values, if there is one, is ``name``."""
     if leaf == values:
         return name
     return f"{name}_{leaf.removeprefix('weight_') if leaf == 'weight_scale_inv' else leaf}"

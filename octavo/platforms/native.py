@@ -25,7 +25,12 @@ _PREFIX = "octavo.platforms._native_"
 
 BLOCK_NUMBERS = {
     name: 16 + index
-    for index, name in enumerate(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "int8", "int4"))
+    for index, name in enumerate(
+        (
+            *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_NL", "IQ4_XS"),
+            *("int8", "int4", "mxfp4"),
+        )
+    )
 }
 """The compiled kernels' numbers of formats of integers in groups."""
 

@@ -10,7 +10,7 @@ from octavo.kernels import FORMATS
 from octavo.quantization.blocks import BlockScheme
 from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
 from octavo.quantization.gguf_layout import GROUPED_TYPES, GGUFLayout
-from octavo.quantization.rounded import RoundedScheme, RoundedValues
+from octavo.quantization.rounded import RoundedScheme
 from octavo.quantization.scheme import LinearScheme
 from octavo.quantization.stored import PackedScheme, PackedTableScheme
 
@@ -55,13 +55,11 @@ class RoundedConfig(QuantizationConfig):
         head: that of the head, and of embeddings where rows can be read from it.
     """
 
-    layers: BlockScheme | RoundedScheme | RoundedValues
+    layers: BlockScheme | RoundedScheme
     head: LinearScheme
 
     @property
     def description(self) -> str:
-        if isinstance(self.layers, RoundedValues):
-            return "mxfp4, kept in the compute type"
         if isinstance(self.layers, RoundedScheme):
             return f"{self.layers.format}, a scale per output and {self.layers.group} inputs"
         return f"{self.layers.format}, activations in 8 bits"
@@ -119,5 +117,5 @@ def _round_to_integers(name: Literal["int8", "int4"], options: SchemeOptions) ->
 
 def round_to_mxfp4(options: SchemeOptions) -> RoundedConfig:
     """Round unquantised weights as they are loaded, but for the head's."""
-    packed = RoundedScheme("mxfp4", options.deterministic)
-    return RoundedConfig(options.plain, packed if options.has_groups else RoundedValues(options.plain), options.plain)
+    layers = BlockScheme("mxfp4") if options.has_blocks else RoundedScheme("mxfp4", options.deterministic)
+    return RoundedConfig(options.plain, layers, options.plain)

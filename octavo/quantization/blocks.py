@@ -1,4 +1,4 @@
-"""Weights of integers in groups that share a scale: a GGUF file's as they are, or int8 and int4 made at load."""
+"""Weights of integers in groups that share a scale: a GGUF file's as they are, or int8, int4 and mxfp4 made at load."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from octavo.quantization.grouped_weight import BlockForm
 from octavo.quantization.scheme import LinearScheme, LinearWeights, empty_parameter
 from octavo.quantization.slot import Index, WeightPart, WeightSlot
 
-MADE_AT_LOAD = ("int8", "int4")
+MADE_AT_LOAD = ("int8", "int4", "mxfp4")
 """Formats that weights are rounded to while they are loaded; the others are GGUF's."""
 
 
@@ -92,7 +92,7 @@ def raw_slot(
 
 
 def quantizer(name: str) -> Callable[[torch.Tensor, torch.Tensor], None]:
-    """Rounds values ``[out, in]`` to ``int8`` or ``int4``, and packs them into a view."""
+    """Rounds values ``[out, in]`` to one of :data:`MADE_AT_LOAD`, and packs them into a view."""
 
     def quantize(weight: torch.Tensor, view: torch.Tensor) -> None:
         _kernels(weight).quantize(weight, name, view)

@@ -11,7 +11,14 @@ import torch
 
 from octavo.kernels.float4 import MX_GROUP, float4_values, powers_of_two
 from octavo.quantization.config import QuantizationConfig, SchemeOptions
-from octavo.quantization.grouped_weight import GroupedForm
+from octavo.quantization.grouped_weight import (
+    BlockForm,
+    ExpertForm,
+    GroupedForm,
+    GroupedWeight,
+    Layout,
+    StoredTensor,
+)
 from octavo.quantization.scheme import LinearScheme
 
 
@@ -20,17 +27,18 @@ class Mxfp4Config(QuantizationConfig):
     """Linear layers of a checkpoint whose experts alone are quantised.
 
     Attributes:
-        keeps_experts: whether the device keeps them so; otherwise they are expanded as they are loaded.
+        experts: how the device keeps them; None if they are expanded as they are loaded.
     """
 
-    keeps_experts: bool = False
+    experts: ExpertForm | None = None
 
     @property
     def description(self) -> str:
-        return f"mxfp4 experts, {'unpacked in each GEMM' if self.keeps_experts else 'expanded at load'}"
+        kept = "activations in 8 bits" if isinstance(self.experts, BlockForm) else "unpacked in each GEMM"
+        return f"mxfp4 experts, {'expanded at load' if self.experts is None else kept}"
 
-    def expert_form(self, names: Iterable[str]) -> GroupedForm | None:
-        return GroupedForm(4, MX_GROUP, kind="mxfp4") if self.keeps_experts else None
+    def expert_form(self, names: Iterable[str]) -> ExpertForm | None:
+        return self.experts
 
     def scheme(self, name: str) -> LinearScheme:
         return self.plain
@@ -38,7 +46,34 @@ class Mxfp4Config(QuantizationConfig):
 
 def parse_mxfp4(fields: Mapping[str, Any], options: SchemeOptions) -> Mxfp4Config:
     """Read ``quantization_config`` of the method ``mxfp4``; it says nothing that the names of tensors do not."""
-    return Mxfp4Config(options.plain, options.has_groups and not options.expands)
+    form: ExpertForm | None = None
+    if options.has_blocks:
+        form = BlockForm.of("MXFP4")
+    elif options.has_groups and not options.expands:
+        form = GroupedForm(4, MX_GROUP, kind="mxfp4")
+    return Mxfp4Config(options.plain, form)
+
+
+@dataclass(frozen=True, slots=True)
+class Mxfp4Layout(Layout):
+    """One of the experts in gpt-oss's stacked tensors."""
+
+    @property
+    def name(self) -> str:
+        return "mxfp4"
+
+    @property
+    def form(self) -> GroupedForm:
+        return GroupedForm(4, MX_GROUP, kind="mxfp4")
+
+    def tensors(self, shape: tuple[int, int]) -> dict[str, StoredTensor]:
+        groups = shape[0], shape[1] // MX_GROUP
+        dtypes = (torch.uint8,)
+        return {"blocks": StoredTensor(((*groups, MX_GROUP // 2),), dtypes), "scales": StoredTensor((groups,), dtypes)}
+
+    def read(self, tensors: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> GroupedWeight:
+        values = unpack(tensors["blocks"][None], torch.float32)[0]
+        return GroupedWeight(values, powers_of_two(tensors["scales"]), MX_GROUP)
 
 
 def unpack(blocks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -1,8 +1,4 @@
-"""Weights rounded while they are loaded (``--quantization int8|int4|mxfp4``), for devices that do not multiply blocks.
-
-GPUs keep packed integers or 4-bit floats (:class:`RoundedScheme`). Other devices keep the values of MXFP4 in the
-compute type (:class:`RoundedValues`), so that they compute the same.
-"""
+"""Weights rounded while they are loaded (``--quantization int8|int4|mxfp4``), for devices that unpack them in GEMMs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,9 +9,9 @@ import torch
 
 from octavo.kernels import LinearOp
 from octavo.kernels.float4 import MX_GROUP
-from octavo.kernels.grouped import GroupedTensors, Rounding, can_pack, dequantize, grouped_linear, round_weight
+from octavo.kernels.grouped import GroupedTensors, Rounding, can_pack, grouped_linear, round_weight
 from octavo.quantization.grouped_weight import GroupedForm
-from octavo.quantization.scheme import LinearScheme, LinearWeights, PlainScheme, empty_parameter
+from octavo.quantization.scheme import LinearScheme, LinearWeights, empty_parameter
 from octavo.quantization.slot import WeightPart, WeightSlot
 
 GROUPS: dict[Rounding, int] = {"int8": 128, "int4": 128, "mxfp4": MX_GROUP}
@@ -85,34 +81,6 @@ class RoundedScheme(LinearScheme):
     def _tensors(self, module: LinearWeights) -> GroupedTensors:
         zeros = module.get_parameter("weight_zero").data if self.format == "int4" else None
         return GroupedTensors(module.weight.data, module.weight_scale.data, zeros, self.bits)
-
-
-@dataclass(frozen=True, slots=True)
-class RoundedValues(LinearScheme):
-    """Weights in the compute type, with values of MXFP4.
-
-    Attributes:
-        plain: how they are stored.
-    """
-
-    plain: PlainScheme
-
-    def fits(self, in_features: int, part_sizes: Sequence[int]) -> bool:
-        return in_features % MX_GROUP == 0
-
-    def create(self, module: LinearWeights, *, bias: bool) -> None:
-        self.plain.create(module, bias=bias)
-
-    def slots(self, module: LinearWeights, part: WeightPart) -> Iterator[tuple[str, WeightSlot]]:
-        for name, slot in self.plain.slots(module, part):
-            yield name, part.weight_slot(slot.view, _rounded_values) if name == "weight" else slot
-
-    def make_gemm(self, module: LinearWeights) -> tuple[LinearOp, bool]:
-        return self.plain.make_gemm(module)
-
-
-def _rounded_values(weight: torch.Tensor) -> torch.Tensor:
-    return dequantize(round_weight(weight, "mxfp4", MX_GROUP), weight.dtype)
 
 
 class _Rounding:

@@ -300,6 +300,8 @@ class RepackedScheme(_GroupedScheme):
 
 def block_format(form: GroupedForm) -> str:
     """The block format that has exactly the values of a form, but for scales in float16; empty if there is none."""
+    if form.kind == "mxfp4":
+        return "MXFP4"
     if form.kind != "integer" or (form.bits == 8 and form.has_zeros):
         return ""
     return "Q8_0" if form.bits == 8 else "Q4_1" if form.has_zeros else "Q4_0"
@@ -309,15 +311,15 @@ def raw_blocks(weight: GroupedWeight, name: str) -> torch.Tensor:
     """A weight as rows of GGUF's blocks, ``[out, bytes]`` uint8; see :func:`block_format`."""
     repeats = weight.group // INPUT_GROUP
     scales = weight.scales.repeat_interleave(repeats, 1)
-    codes = weight.codes.unflatten(1, (-1, INPUT_GROUP))
-    fields = [_halves(scales)]
+    fields = [exponents_of(scales)[..., None] if name == "MXFP4" else _halves(scales)]
     if name == "Q8_0":
         fields.append(signed_codes(weight).unflatten(1, (-1, INPUT_GROUP)).view(torch.uint8))
     else:
         if name == "Q4_1":
             zeros = torch.as_tensor(weight.zeros, device=scales.device).expand(weight.scales.shape)
             fields.append(_halves(-scales * zeros.repeat_interleave(repeats, 1)))
-        low, high = codes.chunk(2, -1)
+        codes = float4_codes(weight.codes) if name == "MXFP4" else weight.codes
+        low, high = codes.unflatten(1, (-1, INPUT_GROUP)).chunk(2, -1)
         fields.append(low | (high << 4))
     raw = torch.cat(fields, -1)
     assert raw.shape[-1] == FORMATS[name].raw_bytes[0]

@@ -1,33 +1,18 @@
 """GEMMs with weights of integers in groups, against the values that GGUF's own library says they have."""
 
-import numpy as np
 import pytest
 import torch
+from block_rows import random_rows
 from gguf import quants
 from gguf.constants import GGMLQuantizationType
 
 from octavo.kernels.blocks import FORMATS, LANES, round_inputs
 from octavo.kernels.cpu.native_blocks import NativeBlocks
+from octavo.kernels.grouped import dequantize, round_weight
 from octavo.platforms.native import BLOCK_NUMBERS, NativeKernels
 from octavo.quantization.blocks import MADE_AT_LOAD
 
 FILE_TYPES = [name for name in FORMATS if name not in MADE_AT_LOAD]
-SCALES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
-"""Where float16 scales are in a block, for types that the library does not write."""
-
-
-def random_rows(name: str, num_outputs: int, num_inputs: int) -> torch.Tensor:
-    """A tensor of the type, as a file has it."""
-    random = np.random.default_rng(0)
-    size, inputs = FORMATS[name].raw_bytes
-    if name not in SCALES:
-        weights = random.standard_normal((num_outputs, num_inputs), dtype=np.float32) / num_inputs**0.5
-        return torch.from_numpy(quants.quantize(weights, GGMLQuantizationType[name]))
-    rows = random.integers(0, 256, (num_outputs, num_inputs // inputs, size), dtype=np.uint8)
-    for place in SCALES[name]:
-        scales = (random.random(rows.shape[:2]) * 1e-3).astype(np.float16)
-        rows[:, :, place : place + 2] = scales.view(np.uint8).reshape(*rows.shape[:2], 2)
-    return torch.from_numpy(rows.reshape(num_outputs, -1))
 
 
 def dequantised(name: str, rows: torch.Tensor) -> torch.Tensor:
@@ -132,6 +117,23 @@ def test_sixteen_steps_stay_as_they_are(native: NativeKernels) -> None:
     blocks = NativeBlocks(native)
     gemm = blocks.linear(blocks.quantize(weight, "int4"), "int4", (16, 64), None, torch.float32)
     torch.testing.assert_close(gemm.rows(torch.arange(16)), weight, rtol=2e-3, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_4_bit_floats_made_at_load(native: NativeKernels, dtype: torch.dtype) -> None:
+    """All sizes of groups, values half way between two codes, and scales at the ends of the exponents."""
+    random = torch.Generator().manual_seed(0)
+    weight = torch.randn(40, 96, generator=random) * torch.exp2(torch.randint(-30, 30, (40, 1), generator=random))
+    weight[0] = torch.arange(96) % 32 * 0.25
+    weight[1], weight[2] = -weight[0], 2.0**-126 * weight[0]
+    weight[3, 32:64] = 0
+    weight[4] = 2.0**119 * weight[0]
+    weight = weight.to(dtype)
+    blocks = NativeBlocks(native)
+    found = blocks.linear(blocks.quantize(weight, "mxfp4"), "mxfp4", (40, 96), None, torch.float32).rows(
+        torch.arange(40)
+    )
+    assert torch.equal(found, dequantize(round_weight(weight, "mxfp4", 32), torch.float32))
 
 
 def test_rows_of_zeros(native: NativeKernels) -> None:

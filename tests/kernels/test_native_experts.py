@@ -2,11 +2,9 @@
 
 import itertools
 
-import numpy as np
 import pytest
 import torch
-from gguf import quants
-from gguf.constants import GGMLQuantizationType
+from block_rows import random_rows
 from native_builds import threads
 
 from octavo.kernels.block_experts import BlockExperts, BlockMatrices, PlainBlockExperts, make_block_experts
@@ -137,23 +135,14 @@ def test_nans_stay_in_their_token(native: NativeKernels) -> None:
 
 
 def pack(native: NativeKernels, name: str, seed: int, num_outputs: int, num_inputs: int) -> BlockMatrices:
-    blocks, random_bytes = NativeBlocks(native), np.random.default_rng(seed)
+    blocks = NativeBlocks(native)
     experts = []
-    for expert in range(NUM_EXPERTS):
+    for own in range(seed, seed + NUM_EXPERTS):
         if name in MADE_AT_LOAD:
-            values = random(seed + expert, num_outputs, num_inputs) * num_inputs**-0.5
+            values = random(own, num_outputs, num_inputs) * num_inputs**-0.5
             experts.append(blocks.quantize(values, name))
-            continue
-        size, inputs = FORMATS[name].raw_bytes
-        if name.endswith("_K"):
-            rows = random_bytes.integers(0, 256, (num_outputs, num_inputs // inputs, size), dtype=np.uint8)
-            for place in {"Q6_K": (208,)}.get(name, (0, 2)):
-                scales = (random_bytes.random(rows.shape[:2]) * 1e-4).astype(np.float16)
-                rows[:, :, place : place + 2] = scales.view(np.uint8).reshape(*rows.shape[:2], 2)
         else:
-            values = random_bytes.standard_normal((num_outputs, num_inputs), dtype=np.float32) / num_inputs**0.5
-            rows = quants.quantize(values, GGMLQuantizationType[name])
-        experts.append(blocks.pack(torch.from_numpy(rows.reshape(num_outputs, -1)), name, num_inputs))
+            experts.append(blocks.pack(random_rows(name, num_outputs, num_inputs, own), name, num_inputs))
     return BlockMatrices(torch.stack(experts), name, num_inputs)
 
 

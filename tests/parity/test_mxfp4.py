@@ -60,6 +60,7 @@ def test_packed_experts(
     """Whether they are expanded at load, or stay as they are on a device whose kernels take them."""
     expected = start(Checkpoint(None, folders[0]), device="cpu").generate(PROMPTS, PARAMS)  # type: ignore[arg-type]
     monkeypatch.setattr(CpuPlatform, "has_groups", lambda self: stays)
+    monkeypatch.setattr(CpuPlatform, "has_blocks", lambda self: False)
     # Without the method's name, float32 asks for expanded weights.
     packed = start(Checkpoint(None, folders[1]), device="cpu", quantization="mxfp4" if stays else None)  # type: ignore[arg-type]
     (formats,) = packed.apply_model(

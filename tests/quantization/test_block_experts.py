@@ -8,7 +8,7 @@ import pytest
 import torch
 from gguf import quants
 from integer_checkpoints import awq, draw, gptq
-from test_packed_expert_layers import RANKS, SPEC, Stored, build_experts, load, own_inputs
+from test_packed_expert_layers import RANKS, SPEC, Stored, build_experts, load, own_inputs, stacked_float4
 from test_stored_experts import CASES as STORED_CASES
 
 from octavo.kernels import block_kernels
@@ -52,7 +52,7 @@ def rounded(name: str, weight: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize(("storage", "tensors"), STORED, ids=STORED_NAMES)
-@pytest.mark.parametrize("name", ["int8", "int4"])
+@pytest.mark.parametrize("name", ["int8", "int4", "mxfp4"])
 def test_weights_are_rounded_as_they_are_loaded(
     name: str, storage: ExpertStorage, tensors: dict[str, torch.Tensor], rank: int | None
 ) -> None:
@@ -107,7 +107,7 @@ def gguf_tensors(**types: str) -> tuple[dict[str, torch.Tensor], dict[str, torch
 
 
 @pytest.mark.parametrize("rank", RANKS)
-@pytest.mark.parametrize("up", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
+@pytest.mark.parametrize("up", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4"])
 def test_a_files_blocks_stay(up: str, rank: int | None) -> None:
     types = {"gate_proj": up, "up_proj": up, "down_proj": "Q8_0"}
     experts = build_experts(SEPARATE, gguf_types(**types), rank)
@@ -122,6 +122,21 @@ def test_a_files_blocks_stay(up: str, rank: int | None) -> None:
         gate_up, torch.cat((expected["gate_proj"][:, own], expected["up_proj"][:, own]), 1), rtol=1e-6, atol=1e-9
     )
     torch.testing.assert_close(down, expected["down_proj"][..., own], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_stacked_blocks_of_4_bit_floats_stay(rank: int | None) -> None:
+    quantization = parsed_quantization("mxfp4", {"quant_method": "mxfp4"}, CPU)
+    assert quantization.description == "mxfp4 experts, activations in 8 bits"
+    experts = build_experts(StackedExperts(is_interleaved=True, is_mxfp4=True), quantization, rank)
+    assert experts.stored_as == "MXFP4"
+    tensors, weights = stacked_float4()
+    load(experts, tensors)
+    gate_up, down = values(experts)
+    own = own_inputs(rank)
+    gate, up = weights["gate_up_proj"][:, ::2], weights["gate_up_proj"][:, 1::2]
+    assert torch.equal(gate_up, torch.cat((gate[:, own], up[:, own]), 1))
+    assert torch.equal(down, weights["down_proj"][..., own])
 
 
 @pytest.mark.parametrize(

@@ -215,8 +215,8 @@ def test_formats_of_checkpoints_are_kept(case: str, rank: int | None) -> None:
     assert (experts._form is not None and experts._form.kind == "float8" and experts._form.rounds_inputs) == rounds
 
 
-@pytest.mark.parametrize("rank", RANKS)
-def test_stacked_blocks_of_4_bit_floats(rank: int | None) -> None:
+def stacked_float4() -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """gpt-oss's tensors of a layer's experts, and their values, ``[E, out, in]``."""
     random = torch.Generator().manual_seed(1)
     shapes = {"gate_up_proj": (2 * SIZE, HIDDEN), "down_proj": (HIDDEN, SIZE)}
     tensors, weights = {}, {}
@@ -228,6 +228,12 @@ def test_stacked_blocks_of_4_bit_floats(rank: int | None) -> None:
             f"layer.experts.{name}_scales": torch.stack([own.scales for own in drawn]),
         }
         weights[name] = torch.stack([own.weight for own in drawn])
+    return tensors, weights
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_stacked_blocks_of_4_bit_floats(rank: int | None) -> None:
+    tensors, weights = stacked_float4()
     quantization = parsed_quantization("mxfp4", {"quant_method": "mxfp4"}, GPU)
     experts = build_experts(StackedExperts(is_interleaved=True, is_mxfp4=True), quantization, rank)
     load(experts, tensors)

@@ -14,7 +14,7 @@ from octavo.platforms.native import native_kernels
 from octavo.quantization.block_config import round_to_int4
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.resolve import resolve_quantization, rounded_quantization
-from octavo.quantization.rounded import GROUPS, RoundedScheme, RoundedValues
+from octavo.quantization.rounded import GROUPS, RoundedScheme
 from octavo.quantization.scheme import PlainScheme
 
 
@@ -74,14 +74,10 @@ def test_groups_of_one_sign(sign: int) -> None:
 @pytest.mark.parametrize("name", ["int8", "int4", "mxfp4"])
 @pytest.mark.parametrize("is_transposed", [False, True])
 def test_layers_are_rounded_as_they_are_loaded(name: Rounding, is_transposed: bool) -> None:
-    """MXFP4 is kept in the compute type where there are no kernels that unpack it, with the same values."""
-    for options in (SchemeOptions(has_groups=True), SchemeOptions()):
-        build = Build(rounded_quantization(name, options), is_transposed=is_transposed)
-        layer = build.linear("qkv", 256, {"q": 40, "k": 24})
-        is_packed = options.has_groups or name != "mxfp4"
-        assert isinstance(layer, Linear)
-        assert layer.scheme == (RoundedScheme(name) if is_packed else RoundedValues(PlainScheme()))
-        check_rounding(layer, name, is_transposed=is_transposed)
+    build = Build(rounded_quantization(name, SchemeOptions(has_groups=True)), is_transposed=is_transposed)
+    layer = build.linear("qkv", 256, {"q": 40, "k": 24})
+    assert isinstance(layer, Linear) and layer.scheme == RoundedScheme(name)
+    check_rounding(layer, name, is_transposed=is_transposed)
 
 
 def check_rounding(layer: Linear, name: Rounding, *, is_transposed: bool) -> None:

@@ -12,7 +12,10 @@ from octavo.tokenization.gguf_file import GGUFTensor
 _Bytes = NDArray[np.uint8]
 _Floats = NDArray[np.float32]
 
-QUANTIZED = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4")
+QUANTIZED = (
+    *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "TQ1_0", "TQ2_0"),
+    *("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS"),
+)
 SUPPORTED = ("F32", "F16", "BF16", *QUANTIZED)
 
 
