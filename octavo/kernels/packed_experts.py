@@ -1,10 +1,10 @@
 """Feed-forward experts whose weights stay quantised: small numbers in groups of inputs that share a scale.
 
-A weight is ``scales · (codes - zeros)``, or codes are 4-bit floats (MXFP4) and scales powers of two. Codes of 4 bits
-are packed in units of 32 inputs: a byte of a unit's 16 has the code of an input ``j`` in its low half and that of input
-``j + 16`` in the high one. Of 16 neighbours, tensor cores take ``2t``, ``2t + 1``, ``2t + 8`` and ``2t + 9`` from a
-thread ``t``, so that their bytes lie together. Codes of 8 bits lie one after another. Scales lie by group, so that a
-kernel reads those of neighbouring outputs together.
+A weight is ``scales · (codes - zeros)``, or with offsets ``scales · (codes - middle) + offsets``; or codes are 4-bit
+floats (MXFP4), and scales powers of two. Codes of 4 bits are packed in units of 32 inputs: a byte of a unit's 16 has
+the code of an input ``j`` in its low half and that of input ``j + 16`` in the high one. Of 16 neighbours, tensor cores
+take ``2t``, ``2t + 1``, ``2t + 8`` and ``2t + 9`` from a thread ``t``, so that their bytes lie together. Codes of 8
+bits lie one after another. Scales lie by group, so that a kernel reads those of neighbouring outputs together.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from octavo.kernels.scaled import FLOAT8, quantize_rows
 from octavo.records.experts import ExpertSpec
 
 UNIT = 32
-"""Inputs whose codes of 4 bits are packed together; a group has a multiple of it."""
+"""Inputs whose codes of 4 bits are packed together; a group has a multiple of it, or of codes of 8 bits half of it."""
 
 
 class PackedMatrices(NamedTuple):
@@ -33,12 +33,14 @@ class PackedMatrices(NamedTuple):
         zeros: ``[E, groups, out]`` uint8, for codes of 4 bits, in steps of :data:`ZERO_STEP` from 0 to 16; None for the
             middle of the codes, 8 or 128 (0 for floats).
         bits: of a code.
+        offsets: ``[E, groups, out]`` float16, in place of zeros: what the middle of the codes stands for; or None.
     """
 
     codes: torch.Tensor
     scales: torch.Tensor
     zeros: torch.Tensor | None
     bits: int
+    offsets: torch.Tensor | None = None
 
     @property
     def num_inputs(self) -> int:
@@ -63,7 +65,12 @@ class PackedMatrices(NamedTuple):
     @property
     def has_one_group(self) -> bool:
         """Whether sums of codes of 8 bits are scaled once, at their end."""
-        return self.bits == 8 and self.group == self.num_inputs
+        return self.bits == 8 and self.group == self.num_inputs and self.offsets is None
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether codes are scaled before they are multiplied: they have offsets, or groups of less than a unit."""
+        return self.offsets is not None or (not self.has_one_group and self.group % UNIT != 0)
 
     @property
     def form(self) -> str:
@@ -143,7 +150,10 @@ def dequantize_expert(weight: PackedMatrices, expert: int, dtype: torch.dtype) -
     zeros: torch.Tensor | int = weight.middle
     if weight.zeros is not None:
         zeros = weight.zeros[expert].T[..., None].float() * ZERO_STEP
-    return ((numbers.unflatten(1, (-1, weight.group)) - zeros) * scales.T[..., None]).flatten(1).to(dtype)
+    values = (numbers.unflatten(1, (-1, weight.group)) - zeros) * scales.T[..., None]
+    if weight.offsets is not None:
+        values += weight.offsets[expert].T[..., None].float()
+    return values.flatten(1).to(dtype)
 
 
 def round_inputs(x: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor]:

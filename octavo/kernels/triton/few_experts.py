@@ -70,7 +70,7 @@ def with_few(many: ExpertsOp, weights: PackedExperts | ExpertWeights, spec: Expe
 
     def run(x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         num_tokens = len(x)
-        if units is not None and 0 < num_tokens <= unit_gemm.MAX_TOKENS and unit_gemm.can_multiply(x, units.down.form):
+        if units is not None and 0 < num_tokens <= unit_gemm.MAX_TOKENS and _takes_units(x, units):
             return unit_gemm.unit_experts(x, chosen, shares, units, spec)
         if 0 < num_tokens <= MAX_FEW_TOKENS:
             return few_experts(x, chosen, shares, weights, spec)
@@ -79,6 +79,11 @@ def with_few(many: ExpertsOp, weights: PackedExperts | ExpertWeights, spec: Expe
     if isinstance(weights, PackedExperts) and token_experts.reads(weights):
         return token_experts.TokenExperts(run, weights, spec)
     return run
+
+
+def _takes_units(x: torch.Tensor, weights: PackedExperts) -> bool:
+    """Whether tensor cores multiply both weights, whose forms may differ, by such inputs."""
+    return all(unit_gemm.can_multiply(x, weight.form) for weight in (weights.gate_up, weights.down))
 
 
 def takes(weights: PackedExperts | ExpertWeights) -> bool:
@@ -117,6 +122,7 @@ def few_experts(
         up.codes,
         up.scales,
         up.zeros,
+        up.offsets,
         weights.gate_up_bias,
         inner,
         size,
@@ -142,6 +148,7 @@ def few_experts(
         down.codes,
         down.scales,
         down.zeros,
+        down.offsets,
         weights.down_bias,
         y,
         hidden,
@@ -169,13 +176,15 @@ class _Weight(NamedTuple):
     zeros: torch.Tensor | None
     form: str
     group: int
+    offsets: torch.Tensor | None = None
 
     @classmethod
     def of(cls, weight: PackedMatrices | torch.Tensor) -> "_Weight":
         if isinstance(weight, torch.Tensor):
             return cls(weight, None, None, "plain", 0)
         group = weight.group * weight.bits // (8 * _UNIT_BYTES)
-        return cls(weight.codes, weight.scales, weight.zeros, weight.form, 0 if weight.has_one_group else group)
+        group = 0 if weight.has_one_group else group
+        return cls(weight.codes, weight.scales, weight.zeros, weight.form, group, weight.offsets)
 
     @property
     def row_bytes(self) -> int:

@@ -16,6 +16,7 @@ def few_up_kernel(
     codes,
     scales,
     zeros,
+    offsets,
     bias,
     inner,
     num_outputs,
@@ -36,7 +37,7 @@ def few_up_kernel(
     """A program computes ``ROWS`` outputs of one pair, the activation included; grid (outputs / ROWS, pairs).
 
     Args:
-        codes, scales, zeros: of :class:`octavo.kernels.packed_experts.PackedMatrices`, or plain weights as codes.
+        codes: of :class:`octavo.kernels.packed_experts.PackedMatrices`, as are the next three, or plain weights.
         inner: ``[pairs, num_outputs]``, written.
         num_units, row_stride: 16-byte units of a weight's row, and elements from a row to the next.
         FORM: ``plain``, ``float8``, ``int8``, ``int4`` or ``float4``.
@@ -66,9 +67,9 @@ def few_up_kernel(
         gate_codes = _load_units(codes + own * row_stride, start, num_units, FORM, UNITS)
         up_codes = _load_units(codes + (own + num_outputs) * row_stride, start, num_units, FORM, UNITS)
         low, high = _load_inputs(x_row, start, num_units, FORM, UNITS)
-        gates += _sums(gate_codes, low, high, scales, zeros, terms, start, num_units, num_numbers, FORM, GROUP)
+        gates += _sums(gate_codes, low, high, scales, zeros, offsets, terms, start, num_units, num_numbers, FORM, GROUP)
         ups += _sums(
-            up_codes, low, high, scales, zeros, terms + num_outputs, start, num_units, num_numbers, FORM, GROUP
+            up_codes, low, high, scales, zeros, offsets, terms + num_outputs, start, num_units, num_numbers, FORM, GROUP
         )
     gate, up = tl.sum(gates, 1), tl.sum(ups, 1)
     if FORM == "float4":
@@ -96,6 +97,7 @@ def few_down_kernel(
     codes,
     scales,
     zeros,
+    offsets,
     bias,
     y,
     num_outputs,
@@ -148,11 +150,13 @@ def few_down_kernel(
             tile = _load_units(codes + own * row_stride, 0, num_units, FORM, UNITS)
         row = inner + (first_pair + place) * inner_stride
         low, high = _load_inputs(row, 0, num_units, FORM, UNITS)
-        own_sums = _sums(tile, low, high, scales, zeros, terms, 0, num_units, num_outputs, FORM, GROUP)
+        own_sums = _sums(tile, low, high, scales, zeros, offsets, terms, 0, num_units, num_outputs, FORM, GROUP)
         for start in range(UNITS, num_units, UNITS):
             tile = _load_units(codes + own * row_stride, start, num_units, FORM, UNITS)
             low, high = _load_inputs(row, start, num_units, FORM, UNITS)
-            own_sums += _sums(tile, low, high, scales, zeros, terms, start, num_units, num_outputs, FORM, GROUP)
+            own_sums += _sums(
+                tile, low, high, scales, zeros, offsets, terms, start, num_units, num_outputs, FORM, GROUP
+            )
         share = tl.load(shares + first_pair + place) if WEIGHS else 1.0
         if GROUP == 0 and FORM != "plain":
             own_sums *= (factors[place] * share)[:, None]  # type: ignore[index]
@@ -216,6 +220,7 @@ def _sums(
     high,
     scales,
     zeros,
+    offsets,
     terms,
     start,
     num_units,
@@ -250,4 +255,6 @@ def _sums(
         sums *= powers_of_two(exponents)
     elif GROUP > 0:
         sums *= tl.load(scales + places, is_unit, other=0.0)
+    if offsets is not None:
+        sums += tl.sum(low + high, 2) * tl.load(offsets + places, is_unit, other=0.0).to(tl.float32)
     return sums

@@ -77,8 +77,8 @@ def _most_pairs(weight: PackedMatrices, num_pairs: int) -> float:
 
 
 def step_of(weight: PackedMatrices) -> int:
-    """Input features of a step for any number of pairs; float8 and integers have them within a group."""
-    whole = weight.is_float4 or weight.has_one_group
+    """Input features of a step for any number of pairs; sums that are scaled have them within a group."""
+    whole = weight.is_float4 or weight.has_one_group or weight.is_scaled
     return _MAX_STEP if whole else min(weight.group & -weight.group, _MAX_STEP)
 
 
@@ -89,7 +89,7 @@ def choose_tile(
 
     Few pairs: the weights' bytes bound the GEMM, so programs are small, and several fit on a multiprocessor. Many:
     tiles are as large as registers allow, so that a weight that is converted meets many pairs. Sums that are scaled
-    group by group, and codes of 4 bits, take registers, so that their tiles stay at 64 pairs.
+    group by group, codes of 4 bits, and codes that are scaled, take registers, so that their tiles stay at 64 pairs.
 
     All tiles of a weight take the same steps, and the two GEMMs of a number of pairs have the same ``block_m``.
     """
@@ -108,7 +108,7 @@ def choose_tile(
         block_m = 128 if weight.has_one_group and most > 128 else 64
         is_specialised = weight.has_one_group and per_expert >= SPECIALISED_PAIRS
         return PackedTile(block_m, 2 * narrow, block_k, 3, 4, is_specialised)
-    if weight.bits == 4:
+    if weight.bits == 4 or weight.is_scaled:
         return PackedTile(64, 2 * narrow, block_k, 3, 8)
     if most <= 128:
         return PackedTile(64, narrow, block_k, 3, 4)
@@ -204,6 +204,7 @@ def packed_gemm(
         weight.codes,
         weight.scales,
         weight.zeros,
+        weight.offsets,
         bias,
         shares,
         y,
@@ -219,6 +220,7 @@ def packed_gemm(
         WEIGHS=spec is not None and spec.weighs_inputs,
         FORM=weight.form,
         GROUP=group,
+        SCALED=weight.is_scaled,
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from octavo.kernels.triton.code_floats import bytes_to_floats, halves_to_floats
 from octavo.kernels.triton.experts_kernel import activate
 from octavo.kernels.triton.pair_unpack import INTEGER_SCALE, scale_floats, unpack_bytes, unpack_floats, unpack_integers
 from octavo.kernels.triton.value_parts import PARTS, part_factor, store_parts
@@ -15,6 +16,7 @@ def packed_experts_kernel(
     codes,
     scales,
     zeros,
+    offsets,
     bias,
     shares,
     y,
@@ -32,6 +34,7 @@ def packed_experts_kernel(
     WEIGHS: tl.constexpr,
     FORM: tl.constexpr,
     GROUP: tl.constexpr,
+    SCALED: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -50,11 +53,12 @@ def packed_experts_kernel(
     Args:
         x, y: values, or of type e5m2 and their parts (:mod:`.value_parts`), which float8 codes multiply.
         x_scales: float32 scales of float8 ``x``, one per row, or one per row and group; None if ``x`` is not rounded.
-        codes, scales, zeros: see :class:`octavo.kernels.packed_experts.PackedMatrices`.
+        codes, scales, zeros, offsets: see :class:`octavo.kernels.packed_experts.PackedMatrices`.
         row_bytes: of codes.
         FORM: ``float8``, ``int8``, ``int4`` or ``float4``.
         GROUP: inputs that share a scale; 0 if all do.
-        BLOCK_K: input features of a step: divides ``GROUP``, or of ``float4`` is a multiple of it.
+        SCALED: whether integers are scaled one by one, and rounded to the type of ``x``, rather than sums of groups.
+        BLOCK_K: input features of a step: divides ``GROUP``, or of ``float4`` and if ``SCALED`` is a multiple of 32.
     """
     GATED: tl.constexpr = ACTIVATION != "none"
     HALVES: tl.constexpr = 2 if GATED else 1
@@ -131,6 +135,32 @@ def packed_experts_kernel(
                 acc += one * tl.dot(packed, x_tile.T)
             else:
                 acc += one * tl.dot(unpack_bytes(packed, dtype), x_tile.T, input_precision="ieee")
+    elif SCALED:
+        WIDTH: tl.constexpr = 32 if FORM == "int4" else GROUP  # a unit of codes, which share a scale
+        num_units = num_features // WIDTH
+        term_spots = first_term + numbers[:, None]
+        for k in tl.range(0, num_features, BLOCK_K, num_stages=STAGES):
+            columns = k + tl.arange(0, BLOCK_K)
+            x_tile = _load_rows(x_rows, columns, num_features, is_row, EVEN_K)
+            own_units = k // WIDTH + tl.arange(0, BLOCK_K // WIDTH)
+            if not EVEN_K:
+                own_units = tl.minimum(own_units, num_units - 1)  # past the end, activations are zero
+            own_terms = term_spots + (own_units // (GROUP // WIDTH))[None, :] * num_numbers
+            scale, offset = tl.load(scales + own_terms), 0.0
+            if offsets is not None:
+                offset = tl.load(offsets + own_terms).to(tl.float32)
+            if FORM == "int4":
+                offset -= scale * 8
+                low, high = halves_to_floats(_load_packed(code_rows, own_units), FORM)
+                low = low * scale[:, :, None] + offset[:, :, None]
+                high = high * scale[:, :, None] + offset[:, :, None]
+                tile = _in_order(low.to(dtype), high.to(dtype), ROWS, BLOCK_K)
+            else:
+                tile = bytes_to_floats(_load_groups(code_rows, own_units, WIDTH), FORM) * scale[:, :, None]
+                if offsets is not None:
+                    tile += offset[:, :, None]
+                tile = tl.reshape(tile.to(dtype), (ROWS, BLOCK_K))
+            acc += one * tl.dot(tile, x_tile.T, input_precision="ieee")
     else:
         num_groups = num_features // GROUP
         term_spots = scales + first_term + numbers
@@ -160,7 +190,7 @@ def packed_experts_kernel(
     if LINES > 1:
         by_pair = tl.reshape(acc * part_factor(lines)[None, :], (ROWS, BLOCK_M, LINES))
         acc = tl.sum(by_pair, 2)
-    if FORM == "int4":
+    if FORM == "int4" and not SCALED:
         acc *= INTEGER_SCALE
     if GROUP == 0:
         acc *= whole_scale[:, None]
@@ -214,6 +244,12 @@ def _load_codes(code_rows, columns, num_features, EVEN_K: tl.constexpr):
     else:
         tile = tl.load(spots, (columns < num_features)[None, :], other=0.0)
     return tile
+
+
+@triton.jit
+def _load_groups(code_rows, groups, WIDTH: tl.constexpr):
+    """Codes of 8 bits by their groups, ``[ROWS, groups, WIDTH]``."""
+    return tl.load(code_rows[:, None, None] + groups[None, :, None] * WIDTH + tl.arange(0, WIDTH)[None, None, :])
 
 
 @triton.jit

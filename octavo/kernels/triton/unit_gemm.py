@@ -85,6 +85,7 @@ def reads_experts(weights: PackedExperts) -> bool:
     """Whether the kernel takes experts: codes of 4 bits, and integers in groups of a multiple of 128 inputs."""
     return all(
         weight.bits == 4
+        and weight.offsets is None
         and weight.codes.shape[2] % 16 == 0
         and weight.group % (UNIT_INPUTS if weight.is_float4 else ROUND_INPUTS) == 0
         for weight in (weights.gate_up, weights.down)

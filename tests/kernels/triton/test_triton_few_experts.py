@@ -4,7 +4,7 @@ import pytest
 import torch
 from test_triton_experts import CLAMPED, choose, make_experts
 from test_triton_experts import in_type as plain_in_type
-from test_triton_packed_experts import FORMS, SILU, in_type, make, random, tokens
+from test_triton_packed_experts import ALL_FORMS, SILU, in_type, make, random, tokens
 
 from octavo.kernels.experts import PlainExperts
 from octavo.kernels.packed_experts import PlainPackedExperts
@@ -15,7 +15,7 @@ from octavo.records.experts import ExpertSpec
 
 
 @pytest.mark.sample(5)
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", ALL_FORMS)
 @pytest.mark.parametrize("num_tokens", [1, 3])
 def test_packed_experts_are_what_the_twin_computes(device: torch.device, name: str, num_tokens: int) -> None:
     weights, (x, chosen, shares) = make(device, name), tokens(device, num_tokens)
@@ -36,7 +36,7 @@ def test_experts_are_what_the_reference_computes(device: torch.device, spec: Exp
     torch.testing.assert_close(found.float(), expected, rtol=1e-2, atol=5e-3)
 
 
-@pytest.mark.parametrize("name", ["float8-blocks", "int4-zeros", "mxfp4"])
+@pytest.mark.parametrize("name", ["float8-blocks", "int4-zeros", "mxfp4", "int4-offsets", "int8-halves"])
 def test_rows_and_experts_in_several_loads(device: torch.device, name: str) -> None:
     weights, (x, chosen, shares) = in_type(make(device, name), torch.float16), tokens(device, 2)
     whole = few_experts(x.half(), chosen, shares, weights, SILU)

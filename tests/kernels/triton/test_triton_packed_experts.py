@@ -22,6 +22,13 @@ FORMS = {
     "int4-zeros": ("int4-zeros", 64),
     "mxfp4": ("mxfp4", 32),
 }
+SCALED = {
+    "int4-offsets": ("int4-offsets", 32),
+    "int8-offsets": ("int8-offsets", 32),
+    "int8-halves": ("int8", 16),
+}
+"""Forms whose codes are scaled before they are multiplied."""
+ALL_FORMS = FORMS | SCALED
 
 
 def random(device: torch.device, seed: int, *shape: int) -> torch.Tensor:
@@ -32,14 +39,18 @@ def draw(
     device: torch.device, name: str, num_experts: int, num_outputs: int, num_inputs: int, seed: int
 ) -> PackedMatrices:
     """Random weights in a form, which preserve the scale of their input."""
-    form, group = FORMS[name]
+    form, group = ALL_FORMS[name]
     generator = torch.Generator().manual_seed(seed)
     shape, groups = (num_experts, num_outputs, num_inputs), num_inputs // (group or num_inputs)
     scales = (0.5 + torch.rand(num_experts, groups, num_outputs, generator=generator)) / num_inputs**0.5
     if form == "float8":
         return PackedMatrices(torch.randn(shape, generator=generator).to(FLOAT8).to(device), scales.to(device), None, 8)
-    width = num_inputs if form == "int8" else num_inputs // 2
+    width = num_inputs if form.startswith("int8") else num_inputs // 2
     codes = torch.randint(256, (*shape[:2], width), generator=generator, dtype=torch.uint8).to(device)
+    if form.endswith("-offsets"):
+        bits = int(form[3])
+        offsets = (torch.rand(scales.shape, generator=generator) - 0.2) / num_inputs**0.5
+        return PackedMatrices(codes, (scales * 1.1 / 2**bits).to(device), None, bits, offsets.half().to(device))
     if form == "int8":
         return PackedMatrices(codes, (scales / 70).to(device), None, 8)
     if form == "mxfp4":
@@ -75,7 +86,7 @@ def assert_near(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -
 
 
 @pytest.mark.sample(20)
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", ALL_FORMS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("num_tokens", [1, 7, 40])
 def test_it_is_what_the_twin_computes(device: torch.device, name: str, dtype: torch.dtype, num_tokens: int) -> None:
@@ -85,6 +96,15 @@ def test_it_is_what_the_twin_computes(device: torch.device, name: str, dtype: to
     found = packed.packed_experts(x.to(dtype), chosen, shares, in_type(weights, dtype), SILU)
     is_exact = dtype is torch.float32 and device.type == "cpu"
     assert_near(found, expected, 1e-5 if is_exact else 1e-3)
+
+
+@pytest.mark.parametrize("num_tokens", [2, 7])
+def test_the_two_weights_may_have_other_forms(device: torch.device, num_tokens: int) -> None:
+    weights = make(device, "int4-offsets")._replace(down=make(device, "int8-halves").down)
+    x, chosen, shares = tokens(device, num_tokens)
+    expected = PlainPackedExperts(weights, SILU)(x, chosen, shares)
+    experts = packed.make_packed_experts(weights.gate_up.codes, in_type(weights, torch.float16), SILU)
+    assert_near(experts(x.half(), chosen, shares), expected, 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +178,7 @@ def test_groups_are_rounded_as_the_twin_rounds_them(device: torch.device) -> Non
             torch.testing.assert_close(own.float(), wanted.float(), equal_nan=True, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["float8", "int4-zeros", "mxfp4"])
+@pytest.mark.parametrize("name", ["float8", "int4-zeros", "mxfp4", *SCALED])
 @pytest.mark.parametrize("block_m", [32, 64, 128])
 def test_other_tiles_compute_the_same(device: torch.device, name: str, block_m: int) -> None:
     weights = make(device, name)
@@ -194,7 +214,7 @@ def test_no_tokens(device: torch.device) -> None:
 @pytest.mark.skipif(
     not torch.cuda.is_available(), reason="the interpreter adds up in NumPy's order; run on an NVIDIA H200"
 )
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", ALL_FORMS)
 def test_bits_of_a_token_do_not_depend_on_the_others(device: torch.device, name: str) -> None:
     weights = in_type(make(device, name), torch.bfloat16)
     x, chosen, shares = tokens(device, 1000)
@@ -205,7 +225,7 @@ def test_bits_of_a_token_do_not_depend_on_the_others(device: torch.device, name:
         assert torch.equal(experts(x[:count], chosen[:count], shares[:count])[:1], alone)
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", ALL_FORMS)
 @pytest.mark.parametrize("is_gated", [True, False])
 def test_tiles_have_the_tensor_cores_rows(name: str, is_gated: bool) -> None:
     weight = draw(torch.device("cpu"), name, 4, 64, 64, 1)

@@ -44,7 +44,13 @@ def test_which_weights_it_reads() -> None:
     assert unit_gemm.reads(weight)
     assert not unit_gemm.reads(make_weight(cpu, 16, 128, group=64)), "packed in larger units"
     assert not unit_gemm.reads(round_weight(torch.ones(16, 128), "int4", 32))
-    for name, is_read in {"mxfp4": True, "int4": False, "int4-groups": False, "int8": False, "float8": False}.items():
+    for name, is_read in {
+        "mxfp4": True,
+        "int4": False,
+        "int4-groups": False,
+        "int8": False,
+        "int4-offsets": False,
+    }.items():
         assert unit_gemm.reads_experts(make(cpu, name)) == is_read, name
     wide = PackedExperts(draw(cpu, "int4", 2, 64, 256, 0), draw(cpu, "int4", 2, 256, 128, 0))
     assert unit_gemm.reads_experts(wide), "groups of whole rows, of multiples of 128 inputs"
