@@ -20,7 +20,7 @@ from octavo.kernels.scaled import FLOAT8, quantize_rows
 from octavo.records.experts import ExpertSpec
 
 UNIT = 32
-"""Inputs whose codes of 4 bits are packed together; a group has a multiple of it, or of codes of 8 bits half of it."""
+"""Inputs whose codes of 4 bits are packed together; a group has a multiple of it, or of 8-bit integers half of it."""
 
 
 class PackedMatrices(NamedTuple):
@@ -34,6 +34,7 @@ class PackedMatrices(NamedTuple):
             middle of the codes, 8 or 128 (0 for floats).
         bits: of a code.
         offsets: ``[E, groups, out]`` float16, in place of zeros: what the middle of the codes stands for; or None.
+            Groups then have a unit.
     """
 
     codes: torch.Tensor

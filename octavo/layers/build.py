@@ -13,7 +13,7 @@ from octavo.parallel import ONE_DEVICE, Section, TensorParallel
 from octavo.quantization.blocks import MADE_AT_LOAD
 from octavo.quantization.cache_format import CacheFormat
 from octavo.quantization.config import QuantizationConfig, Unquantized
-from octavo.quantization.grouped_weight import BlockForm, ExpertForm, Layout
+from octavo.quantization.grouped_weight import BlockForm, ExpertForm, GroupedForm, Layout, PackedForms
 from octavo.quantization.scheme import LinearScheme
 from octavo.quantization.slot import SplitPairs, WeightPart
 from octavo.records.experts import ExpertStorage, SeparateExperts, StackedExperts
@@ -76,6 +76,8 @@ class Build:
             is_made = form.gate_up in MADE_AT_LOAD and form.down in MADE_AT_LOAD
             is_mxfp4 = isinstance(storage, StackedExperts) and storage.is_mxfp4
             return form if is_made or is_mxfp4 or isinstance(storage, SeparateExperts) else None
+        if isinstance(storage, SeparateExperts) and isinstance(first, GroupedForm) and isinstance(second, GroupedForm):
+            return first if first == second else PackedForms(first, second)
         return first if first == second else None
 
     def linear(

@@ -87,7 +87,8 @@ class Embedding(LinearWeights):
     def lend(self) -> None:
         """Leave the weight to the head, which calls :meth:`read_from` once it has it."""
         self.is_lent = True
-        self.free_weight()
+        for name, parameter in list(self.named_parameters(recurse=False)):
+            self.register_parameter(name, nn.Parameter(parameter.new_empty(0), requires_grad=False))
 
     def take_back(self) -> None:
         """Have a weight of its own again, before anything is loaded."""

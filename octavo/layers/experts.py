@@ -14,10 +14,17 @@ from octavo.kernels.float4 import MX_GROUP
 from octavo.kernels.packed_experts import UNIT, PackedExperts, make_packed_experts
 from octavo.layers.weights import sibling
 from octavo.parallel import TensorParallel
-from octavo.quantization.expert_matrices import BlockMatrix, ExpertMatrix, PackedMatrix, PlainMatrix, suits
+from octavo.quantization.expert_matrices import (
+    BlockMatrix,
+    ExpertMatrix,
+    PackedMatrix,
+    PlainMatrix,
+    forms_of,
+    suits,
+)
 from octavo.quantization.float4_layout import Float4Layout
 from octavo.quantization.float8_layout import Float8Layout
-from octavo.quantization.grouped_weight import BlockForm, ExpertForm, GroupedForm, GroupedWeight, Layout
+from octavo.quantization.grouped_weight import BlockForm, ExpertForm, GroupedWeight, Layout
 from octavo.quantization.mxfp4 import Mxfp4Layout, scale_numbers, unpack
 from octavo.quantization.pending import PendingStack, PendingTensors
 from octavo.quantization.slot import WeightSlot
@@ -159,7 +166,9 @@ class Experts(nn.Module):
             block = self._form.down if name == "down_proj" else self._form.gate_up
             matrix = BlockMatrix(block, self.sizes[0], num_outputs, len(inputs))
         else:
-            matrix = PackedMatrix(self._form, self.sizes[0], num_outputs, inputs, in_features)
+            gate_up, down = forms_of(self._form)
+            own = down if name == "down_proj" else gate_up
+            matrix = PackedMatrix(own, self.sizes[0], num_outputs, inputs, in_features)
         for end, parameter in matrix.parameters.items():
             self.register_parameter(name + end, parameter)
         return matrix
@@ -168,8 +177,7 @@ class Experts(nn.Module):
         biases = (self.gate_up_bias, self.down_bias)
         gate_up_bias, down_bias = (None if bias is None else bias.data for bias in biases)
         if isinstance(self._gate_up, PackedMatrix) and isinstance(self._down, PackedMatrix):
-            form = self._form
-            rounds = isinstance(form, GroupedForm) and form.kind == "float8" and form.rounds_inputs
+            rounds = self._gate_up.rounds_inputs and self._down.rounds_inputs
             packed = PackedExperts(self._gate_up.tensors, self._down.tensors, gate_up_bias, down_bias, rounds)
             make_packed = make_packed_experts.reference if self.is_plain else make_packed_experts
             return make_packed(packed.gate_up.codes, packed, self.spec, deterministic=self._deterministic)

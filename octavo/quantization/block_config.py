@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from octavo.hub.gguf_names import EACH
@@ -10,6 +10,7 @@ from octavo.kernels import FORMATS
 from octavo.quantization.blocks import BlockScheme
 from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
 from octavo.quantization.gguf_layout import GROUPED_TYPES, GGUFLayout
+from octavo.quantization.grouped_weight import Layout
 from octavo.quantization.rounded import RoundedScheme
 from octavo.quantization.scheme import LinearScheme
 from octavo.quantization.stored import PackedScheme, PackedTableScheme
@@ -38,12 +39,19 @@ class GGUFConfig(QuantizationConfig):
     def scheme(self, name: str) -> LinearScheme:
         return self.types.get(_EXPERT.sub(f".experts.{EACH}.", name), self.plain)
 
+    def layout(self, name: str) -> Layout | None:
+        scheme = self.scheme(name)
+        return scheme.layout if _EXPERT.search(name) and isinstance(scheme, PackedScheme) else None
+
     def head_scheme(self, name: str) -> LinearScheme:
         return self.scheme(name)
 
     def embedding_scheme(self, name: str) -> LinearScheme:
         scheme = self.scheme(name)
-        return scheme if isinstance(scheme, BlockScheme) else self.plain  # one launch reads its rows
+        if isinstance(scheme, PackedScheme):
+            # Rows alone are read: a kernel for few rows would keep copies of its scales.
+            return replace(scheme, plain=replace(scheme.plain, deterministic=True))
+        return scheme
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +95,7 @@ def parse_gguf(raw: Mapping[str, Any], options: SchemeOptions) -> QuantizationCo
         types = {
             name: (PackedScheme if _is_in_layer(name) else PackedTableScheme)(GGUFLayout(kind), options.plain)
             for name, kind in raw["types"].items()
-            if kind in GROUPED_TYPES and EACH not in name
+            if kind in GROUPED_TYPES
         }
     return GGUFConfig(options.plain, types) if types else Unquantized(options.plain)
 

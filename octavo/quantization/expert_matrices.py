@@ -15,7 +15,7 @@ from octavo.kernels.grouped import ROUNDED_AT_ONCE, ZERO_STEP, Rounding, round_r
 from octavo.kernels.packed_experts import UNIT, PackedMatrices, pack_units
 from octavo.kernels.scaled import quantize_rows
 from octavo.quantization.blocks import MADE_AT_LOAD, pack_blocks, quantizer, raw_slot
-from octavo.quantization.grouped_weight import BlockForm, ExpertForm, GroupedForm, GroupedWeight
+from octavo.quantization.grouped_weight import BlockForm, ExpertForm, GroupedForm, GroupedWeight, PackedForms
 from octavo.quantization.scheme import empty_parameter
 from octavo.quantization.slot import Index, WeightPart, WeightSlot
 from octavo.quantization.stored import raw_blocks
@@ -85,7 +85,7 @@ class PlainMatrix(ExpertMatrix):
 
 
 class PackedMatrix(ExpertMatrix):
-    """Codes, scales and zeros; see :class:`octavo.kernels.packed_experts.PackedMatrices`.
+    """Codes, scales, and zeros or offsets; see :class:`octavo.kernels.packed_experts.PackedMatrices`.
 
     Args:
         form: what they are.
@@ -103,7 +103,9 @@ class PackedMatrix(ExpertMatrix):
         )
         scale_type = torch.uint8 if form.kind == "mxfp4" else torch.float32
         self.parameters = {"": codes, "_scales": empty_parameter(*groups, dtype=scale_type)}
-        if form.has_zeros:
+        if form.has_offsets:
+            self.parameters["_offsets"] = empty_parameter(*groups, dtype=torch.float16)
+        elif form.has_zeros:
             self.parameters["_zeros"] = empty_parameter(*groups, dtype=torch.uint8)
 
     @property
@@ -111,10 +113,15 @@ class PackedMatrix(ExpertMatrix):
         return format_name(self._form)
 
     @property
+    def rounds_inputs(self) -> bool:
+        """Whether the weights were made for float8 activations."""
+        return self._form.kind == "float8" and self._form.rounds_inputs
+
+    @property
     def tensors(self) -> PackedMatrices:
         """What kernels take."""
-        zeros = self.parameters["_zeros"].data if self._form.has_zeros else None
-        return PackedMatrices(self.parameters[""].data, self.parameters["_scales"].data, zeros, self._form.bits)
+        own = {end: parameter.data for end, parameter in self.parameters.items()}
+        return PackedMatrices(own[""], own["_scales"], own.get("_zeros"), self._form.bits, own.get("_offsets"))
 
     def slot(
         self,
@@ -143,6 +150,9 @@ class PackedMatrix(ExpertMatrix):
         codes, scales, zeros = weight.codes, weight.scales, torch.as_tensor(weight.zeros)
         if self._form.kind == "mxfp4":
             codes, scales = float4_codes(codes), exponents_of(scales)
+        if self._form.has_offsets:
+            middle = 1 << (self._form.bits - 1)
+            self.parameters["_offsets"].data[expert, :, rows] = (scales * (middle - zeros)).T.half()
         self._put(expert, rows, codes, scales, (zeros / ZERO_STEP).expand(scales.shape))
 
     def mxfp4_slots(
@@ -194,7 +204,7 @@ class PackedMatrix(ExpertMatrix):
         """Codes ``[out, in]``, scales and zeros ``[out, groups]``."""
         self.view(expert, rows).copy_(pack_units(codes) if self._form.bits == 4 else codes)
         self.parameters["_scales"].data[expert, :, rows] = scales.T
-        if self._form.has_zeros and zeros is not None:
+        if "_zeros" in self.parameters and zeros is not None:
             self.parameters["_zeros"].data[expert, :, rows] = zeros.T.to(torch.uint8)
 
 
@@ -257,14 +267,22 @@ def suits(form: ExpertForm, hidden_size: int, size: int, num_ranks: int) -> bool
         num_units = size // FORMATS[form.down].unit
         is_even = hidden_size % FORMATS[form.gate_up].unit == 0 and size % FORMATS[form.down].unit == 0
         return is_even and num_units >= num_ranks
-    return size % UNIT == 0 and packs(form, 2 * size, hidden_size) and packs(form, hidden_size, size)
+    gate_up, down = forms_of(form)
+    is_divided = size % UNIT == 0 and size // UNIT >= num_ranks
+    return is_divided and packs(gate_up, 2 * size, hidden_size) and packs(down, hidden_size, size)
+
+
+def forms_of(form: GroupedForm | PackedForms) -> tuple[GroupedForm, GroupedForm]:
+    """Those of the weights of packed experts' first GEMM, and of the second."""
+    return (form.gate_up, form.down) if isinstance(form, PackedForms) else (form, form)
 
 
 def packs(form: GroupedForm, num_outputs: int, in_features: int) -> bool:
     """Whether kernels take packed weights of such a form and size."""
     group = form.group_of(in_features)
-    has_groups = group == in_features or group % UNIT == 0
-    is_known = not (form.is_ordered or form.has_offsets or (form.has_zeros and form.bits == 8))
+    is_half = form.kind == "integer" and form.bits == 8 and group == UNIT // 2
+    has_groups = group == in_features or group % UNIT == 0 or is_half
+    is_known = not (form.is_ordered or (form.has_zeros and form.bits == 8 and not form.has_offsets))
     unit = _FLOAT8_UNIT if form.kind == "float8" and group == in_features else UNIT
     is_even = in_features % unit == 0 and in_features % group == 0 and num_outputs % _ROWS_OF_TENSOR_CORES == 0
     return is_known and has_groups and is_even

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 import torch
 
 from octavo.kernels.blocks import FORMATS, INPUT_GROUP
+from octavo.kernels.float4 import MX_GROUP, float4_values, powers_of_two
 from octavo.quantization.grouped_weight import GroupedForm, GroupedWeight, Layout, StoredTensor
 
 _ZEROS = {"Q4_0": 8, "Q5_0": 16, "Q8_0": 128, "Q6_K": 32}
 """The code of zero, in types whose groups have no minimum."""
-GROUPED_TYPES = (*_ZEROS, "Q4_1", "Q5_1", "Q4_K", "Q5_K")
+GROUPED_TYPES = (*_ZEROS, "Q4_1", "Q5_1", "Q4_K", "Q5_K", "MXFP4")
 _FLAT_SCALE = 2.0**-10
 """In place of a scale of zero; small, so that the zero keeps the minimum's bits."""
+_MXFP4_BYTES = 17
+"""Of a block: the exponent of its scale, and codes of 4 bits."""
 _SHARED = 8
 """Groups of a block of 256 inputs, whose scales and minimums have 6 bits."""
 
@@ -35,6 +38,8 @@ class GGUFLayout(Layout):
 
     @property
     def form(self) -> GroupedForm:
+        if self.type_name == "MXFP4":
+            return GroupedForm(4, MX_GROUP, kind="mxfp4")
         has_minimums = self.type_name not in _ZEROS
         own = FORMATS[self.type_name]
         return GroupedForm(4 if own.code_bits == 4 else 8, own.group, has_zeros=has_minimums, has_offsets=has_minimums)
@@ -44,6 +49,8 @@ class GGUFLayout(Layout):
 
     def read(self, tensors: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> GroupedWeight:
         """See :meth:`Layout.read`; the tensor's bytes, ``[out, bytes]`` uint8."""
+        if self.type_name == "MXFP4":
+            return _floats4(tensors["weight"].unflatten(1, (-1, _MXFP4_BYTES)))
         size, _ = FORMATS[self.type_name].raw_bytes
         blocks = tensors["weight"].unflatten(1, (-1, size))
         parse = _of_16 if self.type_name == "Q6_K" else _super_blocks if self.type_name.endswith("_K") else _blocks
@@ -72,6 +79,12 @@ def _floats(blocks: torch.Tensor) -> torch.Tensor:
 def _halves(packed: torch.Tensor) -> torch.Tensor:
     """``[..., n]`` bytes → ``[..., 2, n]`` codes: all low halves, then all high ones."""
     return torch.stack((packed & 15, packed >> 4), -2)
+
+
+def _floats4(blocks: torch.Tensor) -> GroupedWeight:
+    """The weight in blocks of MXFP4."""
+    values = float4_values(_halves(blocks[..., 1:]).flatten(1))
+    return GroupedWeight(values, powers_of_two(blocks[..., 0]), MX_GROUP)
 
 
 def _blocks(blocks: torch.Tensor, name: str) -> _Parts:

@@ -59,6 +59,18 @@ class GroupedForm:
 
 
 @dataclass(frozen=True, slots=True)
+class PackedForms:
+    """Packed experts whose two GEMMs have weights of different forms.
+
+    Attributes:
+        gate_up, down: those of the two GEMMs' weights.
+    """
+
+    gate_up: GroupedForm
+    down: GroupedForm
+
+
+@dataclass(frozen=True, slots=True)
 class BlockForm:
     """Experts as blocks of integers, for devices that multiply these; see :mod:`octavo.kernels.blocks`.
 
@@ -75,7 +87,7 @@ class BlockForm:
         return cls(name, name)
 
 
-ExpertForm = GroupedForm | BlockForm
+ExpertForm = GroupedForm | PackedForms | BlockForm
 """How a device keeps experts."""
 
 
@@ -99,7 +111,7 @@ class GroupedWeight:
 
     def of_part(self, part: WeightPart) -> "GroupedWeight":
         """The outputs, and the whole groups of inputs, that a module stores of a layer."""
-        outputs, inputs = part.source or (slice(None), slice(None))
+        outputs, inputs = (*part.source, slice(None), slice(None))[:2]
         assert isinstance(inputs, slice), "inputs are divided in order"
         start, stop, _ = inputs.indices(self.codes.shape[1])
         is_whole = stop - start == self.codes.shape[1]

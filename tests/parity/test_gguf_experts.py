@@ -26,6 +26,8 @@ from transformers import (
 )
 
 from octavo import LLM, SamplingParams
+from octavo.layers.experts import Experts
+from octavo.platforms.cpu import CpuPlatform
 from octavo.platforms.native import native_kernels
 
 _KEYS = {
@@ -309,3 +311,53 @@ def test_experts_that_stay_blocks(
         )
     exact, rounded = torch.tensor(found)
     assert 0 < (rounded - exact).abs().mean() < bound
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="runs on a machine without a GPU")
+@pytest.mark.parametrize(
+    ("architecture", "converted", "types"),
+    [
+        ("qwen3moe", Converted(_qwen3_of_blocks), ("Q5_1", "Q4_0")),
+        ("gpt-oss", FILES["gpt-oss"][0], ("MXFP4", "MXFP4")),
+    ],
+    ids=["qwen3moe", "gpt-oss"],
+)
+def test_experts_and_embeddings_that_stay_packed(
+    architecture: str,
+    converted: Converted,
+    types: tuple[str, str],
+    start: Callable[..., LLM],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on GPUs, whose GEMMs unpack them."""
+    monkeypatch.setattr(CpuPlatform, "has_blocks", lambda self: False)
+    monkeypatch.setattr(CpuPlatform, "has_groups", lambda self: True)
+    model, path = _written(architecture, converted, tmp_path, monkeypatch)
+    tensors = dict(_tensors(architecture, model, converted))
+    kinds = {
+        name: gguf.GGMLQuantizationType[types["_down_" in name]] for name in tensors if name.endswith("_exps.weight")
+    }
+    kinds["token_embd.weight"] = gguf.GGMLQuantizationType.Q8_0
+    write_gguf(path, architecture, _metadata(model.config, converted), tensors.items(), kinds)
+    params = SamplingParams(temperature=0, max_tokens=4, prompt_logprobs=0, detokenize=False)
+    prompt = [(7 * index) % 200 for index in range(50)]
+    found, kept = [], []
+    note = Experts.finish_weights
+
+    def finish(self: Experts) -> None:
+        kept.append(self.stored_as)
+        note(self)
+
+    monkeypatch.setattr(Experts, "finish_weights", finish)
+    for quantization in (None, "gguf"):
+        kept.clear()
+        llm = start(Checkpoint(model, path), quantization=quantization)
+        assert all(kept) == (quantization is not None)
+        (output,) = llm.generate([prompt], params, use_tqdm=False)
+        assert output.prompt_logprobs is not None
+        found.append(
+            [next(iter(entries.values())).logprob for entries in output.prompt_logprobs if entries is not None]
+        )
+    dequantised, packed = torch.tensor(found)
+    torch.testing.assert_close(packed, dequantised, rtol=0, atol=2e-3)

@@ -122,7 +122,7 @@ def test_weights_are_grouped_by_purpose_and_format(tie_word_embeddings: bool) ->
     assert sum(num_bytes for num_bytes, _ in groups.values()) == size.weight_bytes
 
 
-def test_experts_on_cpus_are_counted_as_blocks_or_named_as_expanded() -> None:
+def test_experts_are_counted_as_they_are_stored_or_named_as_expanded() -> None:
     raw = {
         "architectures": ["Qwen3MoeForCausalLM"],
         "hidden_size": 256,
@@ -134,12 +134,14 @@ def test_experts_on_cpus_are_counted_as_blocks_or_named_as_expanded() -> None:
         "moe_intermediate_size": 96,
     }
     options, count = SchemeOptions(has_blocks=True), 2 * 8 * 96 * 256
+    gpu = SchemeOptions(has_groups=True, packs_gguf=True)
     names = [f"model.layers.{layer}.mlp.experts.*.{name}_proj" for layer in range(2) for name in ("gate", "up", "down")]
     types = {name: "Q5_0" if "down" in name else "Q4_K" for name in names}
     for stored, name, num_bytes in (
         (rounded_quantization("int4", options), "int4", 3 * count * 20 // 32),
         (rounded_quantization("int8", options), "int8", 3 * count * 34 // 32),
         (parsed_quantization("gguf", {"types": types}, options), "Q4_K and Q5_0", count * (2 * 148 + 8 * 22) // 256),
+        (parsed_quantization("gguf", {"types": types}, gpu), "int4 and int8", count * (2 * 22 + 36) // 32),
     ):
         size = model_size(parse_config(raw), torch.bfloat16, stored)
         groups = {(group.purpose, group.format): (group.num_bytes, group.num_read) for group in size.weights}

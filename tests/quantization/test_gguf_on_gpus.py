@@ -25,11 +25,14 @@ MODEL = "bundled:smollm2"
 NUM_INPUTS = 512
 
 
-def blocks(kind: str, num_rows: int, seed: int = 0) -> np.ndarray:
+def blocks(kind: str, num_rows: int, seed: int = 0, num_inputs: int = NUM_INPUTS) -> np.ndarray:
     """Rows of a file: any bytes are blocks, but scales and minimums are small numbers, and the first ones zero."""
     size, num_bytes = gguf.GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
     random = np.random.default_rng(seed)
-    raw = random.integers(0, 256, (num_rows, NUM_INPUTS // size, num_bytes), np.uint8)
+    raw = random.integers(0, 256, (num_rows, num_inputs // size, num_bytes), np.uint8)
+    if kind == "MXFP4":
+        raw[..., 0] = random.integers(118, 122, raw.shape[:2])
+        return raw.reshape(num_rows, -1)
     numbers = random.uniform(0.001, 0.02, (*raw.shape[:2], 2)).astype(np.float16)
     numbers[0, 0, 0] = 0
     if kind == "Q6_K":
@@ -73,7 +76,7 @@ def test_layers_multiply_the_files_values(kind: str) -> None:
     assert isinstance(layer, Linear) and isinstance(layer.scheme, PackedScheme)
     raw = blocks(kind, 32)
     filled(layer, "0.attn.q_proj", {"q_proj": raw})
-    assert layer.weight.nbytes == 32 * NUM_INPUTS // (2 if kind.startswith("Q4") else 1)
+    assert layer.weight.nbytes == 32 * NUM_INPUTS // (2 if kind.startswith(("Q4", "MXFP4")) else 1)
     x = torch.randn(3, NUM_INPUTS, generator=torch.Generator().manual_seed(1))
     expected = x @ values(raw, kind).T
     torch.testing.assert_close(layer(x), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
@@ -95,7 +98,7 @@ def test_parts_may_have_other_types() -> None:
     torch.testing.assert_close(layer(x), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
 
-@pytest.mark.parametrize("kind", ["Q4_1", "Q5_K", "Q6_K", "Q8_0"])
+@pytest.mark.parametrize("kind", ["Q4_1", "Q5_K", "Q6_K", "Q8_0", "MXFP4"])
 def test_devices_divide_inputs(kind: str) -> None:
     raw = blocks(kind, 32)
     x = torch.randn(3, NUM_INPUTS, generator=torch.Generator().manual_seed(1))
@@ -121,12 +124,23 @@ def test_they_are_dequantised_unless_asked_for() -> None:
     assert isinstance(layer, Linear) and isinstance(layer.scheme, PlainScheme)
 
 
-def test_embeddings_and_experts_are_dequantised_and_heads_are_not() -> None:
-    names = ("model.embed_tokens", "lm_head", "model.layers.0.mlp.experts.*.up_proj")
-    config = parse_gguf({"types": dict.fromkeys(names, "Q4_0")}, GPU)
-    assert config.expert_form(["model.layers.0.mlp.experts.3.up_proj"]) is None
-    assert isinstance(config.embedding_scheme("model.embed_tokens"), PlainScheme)
-    assert isinstance(config.head_scheme("lm_head"), PackedScheme)
+@pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "MXFP4"])
+@pytest.mark.parametrize("rank", [None, 0, 1])
+def test_an_embedding_of_its_own_reads_its_rows(kind: str, rank: int | None) -> None:
+    raw = blocks(kind, 48)
+    config = parse_gguf({"types": {"model.embed_tokens": kind}}, GPU)
+    parallel = TensorParallel() if rank is None else TensorParallel(rank, 2)
+    tokens, num_rows = parallel.share_of_vocabulary(48)
+    scheme = config.embedding_scheme("model.embed_tokens")
+    embedding = Embedding(48, NUM_INPUTS, scheme=scheme, tensor_parallel=parallel)
+    for _, slot in embedding.weight_slots("model.embed_tokens"):
+        slot.fill(torch.from_numpy(raw))
+    embedding.finish_weights()
+    expected = values(raw, kind)[tokens.start : tokens.stop]
+    ids = torch.tensor([len(tokens) - 1, 0, 5, 5])
+    torch.testing.assert_close(embedding._rows(ids), expected[ids], rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+    num_bytes = sum(parameter.nbytes for parameter in embedding.parameters())
+    assert num_bytes == num_rows * NUM_INPUTS * {"Q4_K": 22, "Q6_K": 40, "MXFP4": 17}[kind] // 32
 
 
 def test_a_tied_embedding_reads_the_heads_rows() -> None:
@@ -135,6 +149,7 @@ def test_a_tied_embedding_reads_the_heads_rows() -> None:
     embedding = Embedding(48, NUM_INPUTS, scheme=build.quantization.embedding_scheme("model.embed_tokens"))
     head = Head(48, NUM_INPUTS, build, tied=embedding)
     assert not dict(embedding.weight_slots("model.embed_tokens")), "the head has the only copy"
+    assert not sum(parameter.nbytes for parameter in embedding.parameters())
     slots = dict(head.weight_slots("lm_head"))
     slots["model.embed_tokens.weight"].fill(torch.from_numpy(raw))
     head.finish_weights()
@@ -144,6 +159,19 @@ def test_a_tied_embedding_reads_the_heads_rows() -> None:
     x = torch.randn(3, NUM_INPUTS, generator=torch.Generator().manual_seed(1))
     logits = x @ expected.T
     torch.testing.assert_close(head(x), logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max()))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_devices_divide_a_heads_outputs(rank: int) -> None:
+    raw, parallel = blocks("Q6_K", 48), TensorParallel(rank, 2)
+    build = Build(parse_gguf({"types": {"lm_head": "Q6_K"}}, GPU), tensor_parallel=parallel)
+    head = Head(48, NUM_INPUTS, build)
+    for _, slot in head.weight_slots("lm_head"):
+        slot.fill(torch.from_numpy(raw))
+    head.finish_weights()
+    x = torch.randn(3, NUM_INPUTS, generator=torch.Generator().manual_seed(1))
+    logits = x @ values(raw, "Q6_K")[24 * rank : 24 * rank + 24].T
+    torch.testing.assert_close(head.multiply(x), logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max()))
 
 
 @pytest.mark.long

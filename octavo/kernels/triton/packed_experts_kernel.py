@@ -57,7 +57,8 @@ def packed_experts_kernel(
         row_bytes: of codes.
         FORM: ``float8``, ``int8``, ``int4`` or ``float4``.
         GROUP: inputs that share a scale; 0 if all do.
-        SCALED: whether integers are scaled one by one, and rounded to the type of ``x``, rather than sums of groups.
+        SCALED: whether integers are scaled one by one, and rounded to the type of ``x``, rather than sums of groups;
+            ``GROUP`` is then 16 or 32, and 32 for ``int4``.
         BLOCK_K: input features of a step: divides ``GROUP``, or of ``float4`` and if ``SCALED`` is a multiple of 32.
     """
     GATED: tl.constexpr = ACTIVATION != "none"
@@ -136,29 +137,26 @@ def packed_experts_kernel(
             else:
                 acc += one * tl.dot(unpack_bytes(packed, dtype), x_tile.T, input_precision="ieee")
     elif SCALED:
-        WIDTH: tl.constexpr = 32 if FORM == "int4" else GROUP  # a unit of codes, which share a scale
-        num_units = num_features // WIDTH
+        num_groups = num_features // GROUP
         term_spots = first_term + numbers[:, None]
         for k in tl.range(0, num_features, BLOCK_K, num_stages=STAGES):
             columns = k + tl.arange(0, BLOCK_K)
             x_tile = _load_rows(x_rows, columns, num_features, is_row, EVEN_K)
-            own_units = k // WIDTH + tl.arange(0, BLOCK_K // WIDTH)
+            groups = k // GROUP + tl.arange(0, BLOCK_K // GROUP)
             if not EVEN_K:
-                own_units = tl.minimum(own_units, num_units - 1)  # past the end, activations are zero
-            own_terms = term_spots + (own_units // (GROUP // WIDTH))[None, :] * num_numbers
-            scale, offset = tl.load(scales + own_terms), 0.0
-            if offsets is not None:
-                offset = tl.load(offsets + own_terms).to(tl.float32)
+                groups = tl.minimum(groups, num_groups - 1)  # past the end, activations are zero
+            own_terms = term_spots + groups[None, :] * num_numbers
+            scale = tl.load(scales + own_terms)
             if FORM == "int4":
-                offset -= scale * 8
-                low, high = halves_to_floats(_load_packed(code_rows, own_units), FORM)
+                offset = tl.load(offsets + own_terms).to(tl.float32) - scale * 8
+                low, high = halves_to_floats(_load_packed(code_rows, groups), FORM)
                 low = low * scale[:, :, None] + offset[:, :, None]
                 high = high * scale[:, :, None] + offset[:, :, None]
                 tile = _in_order(low.to(dtype), high.to(dtype), ROWS, BLOCK_K)
             else:
-                tile = bytes_to_floats(_load_groups(code_rows, own_units, WIDTH), FORM) * scale[:, :, None]
+                tile = bytes_to_floats(_load_groups(code_rows, groups, GROUP), FORM) * scale[:, :, None]
                 if offsets is not None:
-                    tile += offset[:, :, None]
+                    tile += tl.load(offsets + own_terms).to(tl.float32)[:, :, None]
                 tile = tl.reshape(tile.to(dtype), (ROWS, BLOCK_K))
             acc += one * tl.dot(tile, x_tile.T, input_precision="ieee")
     else:
@@ -247,9 +245,9 @@ def _load_codes(code_rows, columns, num_features, EVEN_K: tl.constexpr):
 
 
 @triton.jit
-def _load_groups(code_rows, groups, WIDTH: tl.constexpr):
-    """Codes of 8 bits by their groups, ``[ROWS, groups, WIDTH]``."""
-    return tl.load(code_rows[:, None, None] + groups[None, :, None] * WIDTH + tl.arange(0, WIDTH)[None, None, :])
+def _load_groups(code_rows, groups, GROUP: tl.constexpr):
+    """Codes of 8 bits by their groups, ``[ROWS, groups, GROUP]``."""
+    return tl.load(code_rows[:, None, None] + groups[None, :, None] * GROUP + tl.arange(0, GROUP)[None, None, :])
 
 
 @triton.jit

@@ -10,8 +10,8 @@ import torch
 from octavo.platforms import runtime_of
 from octavo.quantization.slot import WeightSlot
 
-_conversion = threading.Lock()
-"""One tensor is converted at a time, which bounds the memory for intermediate results."""
+conversion = threading.Lock()
+"""One tensor is converted at a time on a device, which bounds the memory for intermediate results."""
 
 
 def takes_pieces(slots: Sequence[WeightSlot]) -> bool:
@@ -65,6 +65,6 @@ class TensorArrival:
             is_whole = self._num_missing == 0
         if is_whole and not self.is_direct and self._values is not None:
             whole, self._values = self._values.view(self._shape), None
-            with _conversion:
+            with conversion:
                 for slot in self._slots:
                     slot.fill(whole)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from octavo.errors import UnsupportedModelError
 from octavo.hub.gguf_names import EACH, GGUFConversion, gguf_conversion, hf_name
 from octavo.hub.model_config import ModelConfig
-from octavo.models.loading.arrival import TensorArrival, takes_pieces
+from octavo.models.loading.arrival import TensorArrival, conversion, takes_pieces
 from octavo.models.loading.dequantize import SUPPORTED, dequantize
 from octavo.models.loading.files import read, read_into
 from octavo.models.loading.staging import Staging
@@ -59,8 +60,9 @@ class _RawRows:
             if self.change.permuted_heads:
                 raw = _unpermuted(raw, (len(raw), row_bytes), self.change.permuted_heads).reshape(raw.shape)
             raw = raw.to(self.slots[0].view.device)
-            for slot in self.slots:
-                slot.fill(raw)
+            with nullcontext() if staging.is_host else conversion:
+                for slot in self.slots:
+                    slot.fill(raw)
         return len(self.rows) * (math.prod(self.tensor.shape) // self.tensor.num_rows)
 
 
