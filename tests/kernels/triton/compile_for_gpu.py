@@ -81,6 +81,7 @@ CASES: dict[str, tuple[str, torch.dtype, int, bool]] = {
     "qwen3-moe-bfloat16-float8": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
     "qwen3-moe-bfloat16-int4": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
     "qwen3-moe-float16-int8": ("Qwen3MoeForCausalLM", torch.float16, 64, True),
+    "qwen3-moe-bfloat16-gguf": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
     "qwen3-moe-bfloat16-bounded": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
     "gpt-oss-bfloat16-mxfp4": ("GptOssForCausalLM", torch.bfloat16, 64, False),
     "gpt-oss-bfloat16": ("GptOssForCausalLM", torch.bfloat16, 64, False),
@@ -157,7 +158,7 @@ def main(case: str) -> None:
     shape = {"head_dim": head_dim, "hidden_size": hidden, "intermediate_size": between}
     config = replace(tiny_config(architecture, windows, 5), **shape)
     experts = getattr(config.own, "experts", None)
-    if experts is not None and case.endswith(("float8", "int4", "int8", "mxfp4")):
+    if experts is not None and case.endswith(("float8", "int4", "int8", "mxfp4", "gguf")):
         size = max(hidden, 64)  # a multiple of a unit
         config = replace(config, own=replace(config.own, experts=replace(experts, size=size)))
     if case == "qwen3-moe-bfloat16-float8":
@@ -186,7 +187,9 @@ def main(case: str) -> None:
     elif case.endswith("gguf"):
         kinds = {"self_attn.q_proj": "Q4_K", "self_attn.k_proj": "Q4_K", "self_attn.v_proj": "Q6_K"}
         kinds |= {"self_attn.o_proj": "Q5_K", "mlp.gate_proj": "Q4_K", "mlp.up_proj": "Q4_K", "mlp.down_proj": "Q6_K"}
+        kinds |= {"mlp.experts.*.gate_proj": "Q4_K", "mlp.experts.*.up_proj": "Q4_K", "mlp.experts.*.down_proj": "Q6_K"}
         types = {f"model.layers.{i}.{name}": kind for i in (0, 1) for name, kind in kinds.items()}
+        types["model.embed_tokens"] = "Q8_0"
         quantization = parse_gguf({"types": types}, replace(options, has_groups=True, packs_gguf=True))
     elif case.endswith("bytes"):
         quantization = round_to_int8(replace(options, has_groups=True))
