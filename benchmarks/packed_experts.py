@@ -70,6 +70,8 @@ CASES = (
     Case("A3B float8 blocks", "float8", 128, **A3B),
     Case("A3B int4", "int4", 128, **A3B),
     Case("A3B int8", "int8", 128, **A3B),
+    Case("A3B Q4_K", "offsets", 32, **A3B),
+    Case("A3B Q6_K", "int8", 16, **A3B),
 )
 
 
@@ -132,6 +134,8 @@ class Bench:
         if case.form == "float4":
             middle = 127 + round(math.log2(std / 2.9))
             return PackedMatrices(codes, torch.randint(middle - 1, middle + 2, groups, **options).byte(), None, 4)
+        if case.form == "offsets":
+            return PackedMatrices(codes, scales / 4.6, None, 4, (scales * torch.rand(groups, **options)).half())
         zeros = torch.randint(40, 80, groups, **options).byte()
         return PackedMatrices(codes, scales / 4.6, zeros, 4)
 
@@ -294,7 +298,7 @@ class Bench:
                 is_right = False
             found.append((seconds, tile, rounds))
         num_experts = statistics.mean(len(chosen.unique()) for chosen, _ in self.draws(num_tokens))
-        num_bytes = num_experts / case.num_experts * sum(t.nbytes for t in weight[:3] if t is not None)
+        num_bytes = num_experts / case.num_experts * sum(t.nbytes for t in weight if isinstance(t, torch.Tensor))
         operations = 2.0 * num_tokens * case.num_chosen * math.prod(weight.codes.shape[1:]) * 8 / weight.bits
 
         def figures(seconds: float) -> str:
@@ -370,7 +374,7 @@ def _candidates(
     shapes = [(narrow, 4), (2 * narrow, 4), (2 * narrow, 8)]
     if per_expert > 64:
         shapes = [(2 * narrow, 8), (4 * narrow, 8), (2 * narrow, 4)]
-    has_steps = weight.is_float4 or weight.has_one_group
+    has_steps = weight.is_float4 or weight.has_one_group or weight.is_scaled
     steps = [64, 128, 256] if has_steps and not rounds else [rule.block_k]
     for block_m in sizes:
         for block_n, num_warps in shapes:
