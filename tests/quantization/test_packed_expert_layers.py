@@ -272,3 +272,26 @@ def test_experts_that_are_not_stored_alike_are_expanded() -> None:
     assert experts.stored_as == ""
     names = {name for name, _ in experts.weight_slots("layer.experts")}
     assert "layer.experts.1.gate_proj.weight" in names and "layer.experts.0.gate_proj.qweight" in names
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_the_second_weight_may_have_another_format(rank: int | None) -> None:
+    dynamic = {r"+:.*\.down_proj": {"bits": 8, "group_size": 16}}
+    raw = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "dynamic": dynamic}
+    experts = build_experts(SeparateExperts(), parsed_quantization("gptq", raw, GPU), rank)
+    assert experts.stored_as == "int4 and int8"
+    random = torch.Generator().manual_seed(0)
+    tensors, weights = {}, []
+    for index in range(NUM_EXPERTS):
+        drawn = {name: draw((SIZE, HIDDEN), random, group=32) for name in ("gate_proj", "up_proj")}
+        drawn["down_proj"] = draw((HIDDEN, SIZE), random, bits=8, group=16)
+        weights.append([own.weight for own in drawn.values()])
+        for name, own in drawn.items():
+            tensors |= {f"layer.experts.{index}.{name}.{leaf}": tensor for leaf, tensor in gptq(own).items()}
+    names = [name for name, _ in experts.weight_slots("layer.experts")]
+    load(experts, {name: tensors[name] for name in names})
+    gate_up, down = values(experts)
+    own = own_inputs(rank)
+    for index, (gate, up, inner) in enumerate(weights):
+        torch.testing.assert_close(gate_up[index], torch.cat((gate[own], up[own])), rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(down[index], inner[:, own], rtol=1e-3, atol=1e-3)
