@@ -22,6 +22,7 @@ _GPTQ, _AWQ = ("auto_round:auto_gptq", "auto_gptq"), ("auto_round:auto_awq", "au
 _DEFAULTS = {"sym": True, "packing_format": _GPTQ[0]}
 _BLOCKS = ("block_name_to_quantize", "to_quant_block_names")
 _OVERRIDES = ("bits", "group_size", "sym")
+_BITS = range(2, 9)
 _UNQUANTIZED_BITS = 16
 _SPECIAL = frozenset(r"*+?^$()[]{}|\\")
 _HEAD = "lm_head"
@@ -74,12 +75,12 @@ def _layout(own: Mapping[str, Any], place: str) -> Layout | None:
     bits, packing, kind = values.count("bits"), values.get("packing_format"), own.get("data_type", "int")
     if bits >= _UNQUANTIZED_BITS:
         return None
-    if kind == "int" and packing in _GPTQ and bits in (4, 8):
+    if kind == "int" and packing in _GPTQ and bits in _BITS:
         return GptqLayout(bits, group_size(values), values.flag("sym"), is_ordered=False, zero_offset=1)
     if kind == "int" and packing in _AWQ and bits == 4:
         return AwqLayout(group_size(values))
     raise UnsupportedModelError(
         f"The checkpoint's AutoRound weights{place} have {bits} bits, the data_type {quote(kind)} and the "
-        f"packing_format {quote(packing)}; supported are integers of 4 and 8 bits in {_GPTQ[0]}, and of 4 bits in "
+        f"packing_format {quote(packing)}; supported are integers of 2 to 8 bits in {_GPTQ[0]}, and of 4 bits in "
         f"{_AWQ[0]}."
     )

@@ -11,16 +11,9 @@ import torch
 
 from octavo.errors import UnsupportedModelError
 from octavo.hub.config_values import ConfigValues, quote
+from octavo.quantization.bit_packing import WORD_BITS, unpack_words
 from octavo.quantization.config import SchemeOptions
-from octavo.quantization.grouped_weight import (
-    FLOATS,
-    WORD_BITS,
-    GroupedForm,
-    GroupedWeight,
-    Layout,
-    StoredTensor,
-    unpack_words,
-)
+from octavo.quantization.grouped_weight import FLOATS, GroupedForm, GroupedWeight, Layout, StoredTensor
 from octavo.quantization.patterns import names_in
 from octavo.quantization.stored_config import (
     LayoutRule,

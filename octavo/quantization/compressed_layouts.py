@@ -7,14 +7,14 @@ from typing import Literal
 import torch
 
 from octavo.errors import WeightsError
+from octavo.quantization.bit_packing import WORD_BITS, num_words, unpack_words
 from octavo.quantization.grouped_weight import (
     FLOATS,
-    WORD_BITS,
     GroupedForm,
     GroupedWeight,
     Layout,
     StoredTensor,
-    unpack_words,
+    integer_form,
 )
 
 Strategy = Literal["group", "channel", "tensor"]
@@ -25,7 +25,7 @@ class CompressedLayout(Layout):
     """Signed integers and their scales.
 
     Attributes:
-        bits: of an integer.
+        bits: of an integer, 1 to 8.
         strategy: whether scales are per output and group, per output, or one for all.
         group: inputs of a group; -1 without groups.
         is_symmetric: whether there are no zeros.
@@ -48,7 +48,7 @@ class CompressedLayout(Layout):
 
     @property
     def form(self) -> GroupedForm:
-        return GroupedForm(
+        return integer_form(
             self.bits,
             self.group,
             has_zeros=not self.is_symmetric,
@@ -58,7 +58,6 @@ class CompressedLayout(Layout):
 
     def tensors(self, shape: tuple[int, int]) -> dict[str, StoredTensor]:
         num_outputs, num_inputs = shape
-        per_word = WORD_BITS // self.bits
         groups = self.form.num_groups(num_inputs)
         scales: tuple[tuple[int, ...], ...] = ((num_outputs, groups),)
         if self.strategy == "channel":
@@ -67,13 +66,14 @@ class CompressedLayout(Layout):
             scales = ((1,), (), (1, 1))
         found = {"weight_scale": StoredTensor(scales, FLOATS)}
         if self.is_packed:
-            found["weight_packed"] = StoredTensor(((num_outputs, -(-num_inputs // per_word)),), (torch.int32,))
+            packed = tuple((num_outputs, words) for words in self._words(num_inputs))
+            found["weight_packed"] = StoredTensor(packed, (torch.int32,))
             found["weight_shape"] = StoredTensor(((2,),), (torch.int64, torch.int32))
         else:
             found["weight"] = StoredTensor((shape,), (torch.int8,))
         if not self.is_symmetric:
             # Older packed checkpoints have zeros of a byte each, too.
-            words = ((-(-num_outputs // per_word), groups),) if self.is_packed else ()
+            words = tuple((count, groups) for count in self._words(num_outputs)) if self.is_packed else ()
             types = (torch.int32, torch.int8) if self.is_packed else (torch.int8,)
             found["weight_zero_point"] = StoredTensor((*words, *scales), types)
         if self.is_ordered:
@@ -91,19 +91,43 @@ class CompressedLayout(Layout):
                 )
             codes = unpack_words(tensors["weight_packed"], self.bits, 1, num_inputs)
         else:
-            codes = (tensors["weight"].to(torch.int16) + middle).to(torch.uint8)
+            codes = self._codes(tensors["weight"], "integers")
         zeros: torch.Tensor | float = float(middle)
         if not self.is_symmetric:
-            zeros = self._by_group(self._zeros(tensors["weight_zero_point"], num_outputs, middle), shape)
+            zeros = self._by_group(self._zeros(tensors["weight_zero_point"], num_outputs), shape)
         scales = self._by_group(tensors["weight_scale"].float(), shape)
         weight = GroupedWeight(codes, scales, self.form.group_of(num_inputs), zeros)
-        return weight.in_order_of(tensors["weight_g_idx"], self.name) if self.is_ordered else weight
+        ordered = weight.in_order_of(tensors["weight_g_idx"], self.name) if self.is_ordered else weight
+        return ordered.widened(self.form)
 
-    def _zeros(self, stored: torch.Tensor, num_outputs: int, middle: int) -> torch.Tensor:
+    def _words(self, count: int) -> tuple[int, ...]:
+        """How many words so many integers may take: some versions fill up the last 32 integers."""
+        least = num_words(count, self.bits)
+        return tuple({least: None, -(-count // WORD_BITS) * self.bits: None})
+
+    def _zeros(self, stored: torch.Tensor, num_outputs: int) -> torch.Tensor:
         """Zeros as codes, float32."""
-        if stored.dtype is torch.int32:
-            return unpack_words(stored, self.bits, 0, num_outputs).float()
-        return stored.float() + middle
+        is_packed = stored.dtype is torch.int32
+        rows = self._words(num_outputs) if is_packed else (1 if self.strategy == "tensor" else num_outputs,)
+        if stored.ndim and stored.shape[0] not in rows:
+            raise WeightsError(
+                f"The {self.name} weights of {num_outputs} outputs have zeros of {self.bits} bits of the shape "
+                f"{list(stored.shape)} and the type {str(stored.dtype).removeprefix('torch.')}."
+            )
+        codes = unpack_words(stored, self.bits, 0, num_outputs) if is_packed else self._codes(stored, "zeros")
+        return codes.float()
+
+    def _codes(self, signed: torch.Tensor, named: str) -> torch.Tensor:
+        """Integers of a byte each as codes, uint8, whose middle stands for zero."""
+        middle = 1 << (self.bits - 1)
+        if self.bits < 8 and signed.numel():
+            low, high = (int(limit) for limit in signed.aminmax())
+            if low < -middle or high >= middle:
+                raise WeightsError(
+                    f"The weights have {named} from {low} to {high}, but those of {self.bits} bits, as the "
+                    f"configuration has them, are from {-middle} to {middle - 1}."
+                )
+        return (signed.to(torch.int16) + middle).to(torch.uint8)
 
     def _by_group(self, values: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
         """``[out, groups]``."""

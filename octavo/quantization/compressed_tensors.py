@@ -22,6 +22,7 @@ _REGEX = "re:"
 _ATTENTION = re.compile(r"(Attention|attn|attention)\$?\Z")
 _PACKED = "pack-quantized"
 _INTEGER_FORMATS = (_PACKED, "int-quantized", "naive-quantized")
+_INTEGER_BITS = range(2, 9)
 _FLOAT_FORMATS = ("float-quantized", "naive-quantized")
 _FLOAT8 = {"num_bits": 8, "type": "float", "symmetric": True}
 _FLOAT4 = {**_FLOAT8, "num_bits": 4}
@@ -89,7 +90,7 @@ def _parse_group(name: str, group: Mapping[str, Any], stored: Any, options: Sche
     raise UnsupportedModelError(
         f"The checkpoint's {str(name)[:60]} is quantised in a way that is not supported (format {quote(stored)}, "
         f"weights {_shown(weights)}, activations {_shown(group.get('input_activations'))}); supported are integers of "
-        "4 and 8 bits, float8 weights with or without float8 activations, NVFP4 and MXFP4."
+        "2 to 8 bits, float8 weights with or without float8 activations, NVFP4 and MXFP4."
     )
 
 
@@ -137,7 +138,8 @@ def _integer_layout(weights: Mapping[str, Any], inputs: Any, stored: Any) -> Com
     if (
         stored not in _INTEGER_FORMATS
         or weights.get("type") != "int"
-        or bits not in (4, 8)
+        or type(bits) is not int
+        or bits not in _INTEGER_BITS
         or isinstance(symmetric, bool) is False
         or strategy not in ("group", "channel", "tensor")
         or is_grouped != is_size(group)

@@ -11,15 +11,15 @@ import torch
 
 from octavo.errors import UnsupportedModelError, WeightsError
 from octavo.hub.config_values import ConfigValues, invalid, quote
+from octavo.quantization.bit_packing import num_words, unpack_words
 from octavo.quantization.config import QuantizationConfig, SchemeOptions
 from octavo.quantization.grouped_weight import (
     FLOATS,
-    WORD_BITS,
     GroupedForm,
     GroupedWeight,
     Layout,
     StoredTensor,
-    unpack_words,
+    integer_form,
 )
 from octavo.quantization.scheme import LinearScheme
 from octavo.quantization.stored_config import (
@@ -31,14 +31,14 @@ from octavo.quantization.stored_config import (
     stored_format,
 )
 
-_BITS = (4, 8)
+_BITS = (2, 3, 4, 8)
 _FORMATS = ("gptq", "gptq_v2")
 _DEFAULTS = {"desc_act": False, "sym": True, "group_size": -1}
 
 
 @dataclass(frozen=True, slots=True)
 class GptqLayout(Layout):
-    """Values packed along the inputs, ``[in / 8, out]`` for 4 bits; zeros and scales ``[groups, out]``.
+    """Values packed along the inputs, ``[in / 8, out]`` for 4 bits; zeros along the outputs, scales ``[groups, out]``.
 
     Attributes:
         bits, group: see :class:`GroupedForm`.
@@ -59,15 +59,14 @@ class GptqLayout(Layout):
 
     @property
     def form(self) -> GroupedForm:
-        return GroupedForm(self.bits, self.group, has_zeros=not self.is_symmetric, is_ordered=self.is_ordered)
+        return integer_form(self.bits, self.group, has_zeros=not self.is_symmetric, is_ordered=self.is_ordered)
 
     def tensors(self, shape: tuple[int, int]) -> dict[str, StoredTensor]:
         num_outputs, num_inputs = shape
-        per_word, groups = WORD_BITS // self.bits, self.form.num_groups(num_inputs)
-        words = (torch.int32,)
+        groups, words = self.form.num_groups(num_inputs), (torch.int32,)
         found = {
-            "qweight": StoredTensor(((-(-num_inputs // per_word), num_outputs),), words),
-            "qzeros": StoredTensor(((groups, -(-num_outputs // per_word)),), words),
+            "qweight": StoredTensor(((num_words(num_inputs, self.bits), num_outputs),), words),
+            "qzeros": StoredTensor(((groups, num_words(num_outputs, self.bits)),), words),
             "scales": StoredTensor(((groups, num_outputs),), FLOATS),
         }
         return found | ({"g_idx": StoredTensor(((num_inputs,),), words)} if self.is_ordered else {})
@@ -84,7 +83,8 @@ class GptqLayout(Layout):
                 raise WeightsError("The GPTQ weights have zeros of their own, but the configuration has sym = true.")
         group = self.form.group_of(num_inputs)
         weight = GroupedWeight(codes, tensors["scales"].float().T.contiguous(), group, zeros)
-        return weight.in_order_of(tensors["g_idx"], self.name) if self.is_ordered else weight
+        ordered = weight.in_order_of(tensors["g_idx"], self.name) if self.is_ordered else weight
+        return ordered.widened(self.form)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def parse_gptq(raw: Mapping[str, Any], options: SchemeOptions) -> QuantizationCo
 def _layout(values: ConfigValues, zero_offset: int) -> GptqLayout:
     bits = values.count("bits")
     if bits not in _BITS:
-        raise UnsupportedModelError(f"The checkpoint's GPTQ weights have {bits} bits; supported are 4 and 8.")
+        raise UnsupportedModelError(f"The checkpoint's GPTQ weights have {bits} bits; supported are 2, 3, 4 and 8.")
     return GptqLayout(bits, group_size(values), values.flag("sym"), values.flag("desc_act"), zero_offset)
 
 

@@ -7,7 +7,7 @@ A :class:`Layout` says which tensors a checkpoint has for a layer, and reads the
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -17,7 +17,6 @@ from octavo.kernels import FLOAT8
 from octavo.kernels.float4 import FLOAT4_VALUES, float4_values
 from octavo.quantization.slot import WeightPart
 
-WORD_BITS = 32
 _FLOAT4_STD = math.hypot(*FLOAT4_VALUES) / 4
 """Of a uniform distribution over all sixteen codes."""
 
@@ -34,6 +33,7 @@ class GroupedForm:
         kind: what they are; floats have no zeros, and MXFP4 has powers of two as scales.
         rounds_inputs: whether they were made for activations that are rounded to int8, and have a scale per output.
         has_offsets: whether zeros are no whole numbers, so that what the middle of codes stands for is kept instead.
+        stored_bits: of a value in the checkpoint, if devices keep it in more; 0 otherwise.
     """
 
     bits: int
@@ -43,9 +43,11 @@ class GroupedForm:
     kind: Literal["integer", "float8", "mxfp4"] = "integer"
     rounds_inputs: bool = False
     has_offsets: bool = False
+    stored_bits: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
-        kind = f"{self.bits}-bit integers" if self.kind == "integer" else self.kind
+        kept = f" in {self.bits} bits" if self.stored_bits else ""
+        kind = f"{self.stored_bits or self.bits}-bit integers{kept}" if self.kind == "integer" else self.kind
         shared = "" if self.group < 0 else f" and {self.group} inputs"
         return f"{kind}, a scale per output{shared}{', in act-order' if self.is_ordered else ''}"
 
@@ -56,6 +58,25 @@ class GroupedForm:
     def num_groups(self, num_inputs: int) -> int:
         """Groups of a layer with so many inputs."""
         return -(-num_inputs // self.group_of(num_inputs))
+
+
+def integer_form(
+    bits: int, group: int, *, has_zeros: bool, is_ordered: bool = False, rounds_inputs: bool = False
+) -> GroupedForm:
+    """The form of integers of up to eight bits: of 4 bits or 8, whichever is enough.
+
+    Wider ones than the checkpoint's have no zeros of their own; see :meth:`GroupedWeight.widened`.
+    """
+    kept = 4 if bits <= 4 else 8
+    is_wider = kept > bits
+    return GroupedForm(
+        kept,
+        group,
+        has_zeros=has_zeros and not is_wider,
+        is_ordered=is_ordered,
+        rounds_inputs=rounds_inputs,
+        stored_bits=bits if is_wider else 0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +190,15 @@ class GroupedWeight:
             raise WeightsError(f"The {layer_format} weights have a g_idx whose groups are not of {self.group} inputs.")
         return replace(self, codes=self.codes[:, order], order=order)
 
+    def widened(self, form: GroupedForm) -> "GroupedWeight":
+        """The same weight in a form of :func:`integer_form`: with a bit more, integers less their zeros fit."""
+        if not form.stored_bits:
+            return self
+        middle = 1 << (form.bits - 1)
+        zeros = self._by_input(self.zeros, self.codes.shape[1]) if isinstance(self.zeros, torch.Tensor) else self.zeros
+        codes = self.codes.to(torch.int16) + (middle - torch.as_tensor(zeros)).to(torch.int16)
+        return replace(self, codes=codes.to(torch.uint8), zeros=float(middle))
+
     def _by_input(self, values: torch.Tensor, num_inputs: int) -> torch.Tensor:
         """``[out, groups] → [out, in]``."""
         return values.repeat_interleave(self.group, 1)[:, :num_inputs]
@@ -245,20 +275,3 @@ class Layout(ABC):
         return GroupedWeight(
             codes, torch.full((num_outputs, groups), step, device=device), form.group_of(num_inputs), zeros
         )
-
-
-def unpack_words(words: torch.Tensor, bits: int, dim: int, size: int) -> torch.Tensor:
-    """The codes in 32-bit words, the lowest bits first.
-
-    Args:
-        words: int32 of two dimensions, in the order of bytes that all supported processors have.
-        bits: 4 or 8.
-        dim: the dimension in which a word holds consecutive codes.
-        size: number of codes in it; words may have more.
-
-    Returns:
-        uint8, with that many codes in the dimension.
-    """
-    pieces = words.contiguous().view(torch.uint8).unflatten(-1, (-1, WORD_BITS // 8))
-    codes = pieces if bits == 8 else torch.stack((pieces & 15, pieces >> 4), -1).flatten(-2)
-    return codes.movedim(-1, dim + 1).flatten(dim, dim + 1).narrow(dim, 0, size)

@@ -65,12 +65,13 @@ def draw(
 
 
 def words(integers: torch.Tensor, bits: int) -> torch.Tensor:
-    """Pack along the last dimension, which is filled up with zeros, the first integer in the lowest bits; int32."""
-    per_word = 32 // bits
-    padding = -integers.shape[-1] % per_word
-    padded = torch.nn.functional.pad(integers, (0, padding)).unflatten(-1, (-1, per_word))
-    packed = sum(padded[..., place] << (bits * place) for place in range(per_word))
-    return torch.as_tensor(packed).to(torch.int64).bitwise_and(0xFFFFFFFF).to(torch.uint32).view(torch.int32)
+    """Pack along the last dimension, which is filled up with zeros, the first integer in the lowest bits; int32.
+
+    Integers whose bits do not divide 32 go on in the next word.
+    """
+    stream = ((integers[..., None] >> torch.arange(bits)) & 1).flatten(-2)
+    stream = torch.nn.functional.pad(stream, (0, -stream.shape[-1] % 32)).unflatten(-1, (-1, 32))
+    return (stream << torch.arange(32)).sum(-1).to(torch.uint32).view(torch.int32)
 
 
 def gptq(drawn: Drawn, *, is_second: bool = False) -> dict[str, torch.Tensor]:

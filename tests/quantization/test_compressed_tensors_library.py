@@ -41,6 +41,7 @@ PRESETS = [
     "MXFP4XFP8",
     "W4A4",
 ]
+WIDTHS = ["W2A16", "W3A16", "W3A16_ASYM", "W5A16", "W6A16_ASYM", "W7A16"]
 ROUNDS_ACTIVATIONS = {"W8A8": 1e-2, "FP8_DYNAMIC": 1e-3}
 """The presets of which Octavo rounds activations, too, and how far its results may be from the library's.
 
@@ -58,11 +59,20 @@ def compressed(weight: torch.Tensor, scheme: QuantizationScheme) -> tuple[dict[s
     return stored, fake_quantize(weight, scales, zeros, scheme.weights, global_scale=factor)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+def scheme_named(preset: str) -> QuantizationScheme:
+    """A preset of the library, or of 4 bits with another width as ``W3A16``, symmetric or not."""
+    if preset in PRESETS:
+        return preset_name_to_scheme(preset, ["Linear"])
+    scheme = preset_name_to_scheme(preset.replace(preset[1], "4", 1), ["Linear"])
+    scheme.weights.num_bits = int(preset[1])
+    return scheme
+
+
+@pytest.mark.parametrize("preset", PRESETS + WIDTHS)
 def test_models(preset: str, tmp_path: Path) -> None:
     source = write_model(tmp_path / "plain", hidden_size=128, intermediate_size=256)
     originals = load_file(source / "model.safetensors")
-    scheme = preset_name_to_scheme(preset, ["Linear"])
+    scheme = scheme_named(preset)
     scheme.format = infer_module_format(torch.nn.Linear, scheme)
     config = QuantizationConfig(config_groups={"group_0": scheme}, ignore=["lm_head"], format=scheme.format.value)
 

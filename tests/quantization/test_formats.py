@@ -163,11 +163,11 @@ def in_quark(weights: Any, inputs: Any) -> Callable[[list[str]], dict[str, Any]]
     }
 
 
-def in_auto_round(packing: str) -> Callable[[list[str]], dict[str, Any]]:
+def in_auto_round(packing: str, bits: int = 4) -> Callable[[list[str]], dict[str, Any]]:
     def config(ignored: list[str]) -> dict[str, Any]:
         own = {name: {"bits": 16, "data_type": "float"} for name in ignored if name != HEAD}
-        own |= {} if HEAD in ignored else {HEAD: {"bits": 4}}
-        common = {"bits": 4, "group_size": 32, "sym": True, "data_type": "int", "packing_format": packing}
+        own |= {} if HEAD in ignored else {HEAD: {"bits": bits}}
+        common = {"bits": bits, "group_size": 32, "sym": True, "data_type": "int", "packing_format": packing}
         return {"quant_method": "auto-round", "extra_config": own, "block_name_to_quantize": None, **common}
 
     return config
@@ -239,10 +239,23 @@ FORMATS: dict[str, Format] = {
     "compressed-tensors mxfp8": Format(
         in_compressed_tensors("mxfp8-quantized", MXFP8_WEIGHTS, MXFP8_WEIGHTS), mxfp8, packs_float8=True
     ),
+    "compressed-tensors w3a16": Format(
+        in_compressed_tensors("pack-quantized", INT4_WEIGHTS | {"num_bits": 3}, None), by_compressed(bits=3)
+    ),
+    "compressed-tensors w6a16 with zeros": Format(
+        in_compressed_tensors("pack-quantized", INT4_WEIGHTS | {"num_bits": 6, "symmetric": False}, None),
+        by_compressed(bits=6, symmetric=False),
+    ),
     "gptq": Format(in_gptq(bits=4, sym=True), by_integers(gptq), "{}", has_embedding=False),
     "gptq 8 bits, zeros, act-order": Format(
         in_gptq(bits=8, sym=False, desc_act=True),
         by_integers(gptq, bits=8, symmetric=False, shuffled=True),
+        "{}",
+        has_embedding=False,
+    ),
+    "gptq 3 bits, zeros, act-order": Format(
+        in_gptq(bits=3, sym=False, desc_act=True),
+        by_integers(gptq, bits=3, symmetric=False, shuffled=True),
         "{}",
         has_embedding=False,
     ),
@@ -253,6 +266,7 @@ FORMATS: dict[str, Format] = {
         has_embedding=False,
     ),
     "auto-round gptq": Format(in_auto_round("auto_round:auto_gptq"), by_integers(gptq), "{}"),
+    "auto-round 2 bits": Format(in_auto_round("auto_round:auto_gptq", 2), by_integers(gptq, bits=2), "{}"),
     "auto-round awq": Format(in_auto_round("auto_round:auto_awq"), by_integers(awq), "{}"),
     "modelopt fp8": Format(plain(quant_method="modelopt", quant_algo="FP8", ignore=...), float8_layer),
     "modelopt fp8 by channel": Format(

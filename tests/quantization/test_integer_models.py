@@ -21,6 +21,7 @@ from octavo.parallel import TensorParallel
 from octavo.platforms.cpu import CpuPlatform
 from octavo.platforms.native import native_kernels
 from octavo.quantization.awq import parse_awq
+from octavo.quantization.compressed_layouts import CompressedLayout
 from octavo.quantization.compressed_tensors import parse_compressed_tensors
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.gptq import parse_gptq
@@ -44,6 +45,9 @@ GPTQ_CASES: dict[str, dict[str, Any]] = {
     "eight-bits": {"bits": 8},
     "eight-bits-asymmetric": {"bits": 8, "sym": False},
     "head": {"lm_head": True},
+    "two-bits": {"bits": 2},
+    "three-bits": {"bits": 3, "desc_act": True, "sym": False},
+    "three-bits-version-2": {"bits": 3, "sym": False, "checkpoint_format": "gptq_v2"},
 }
 
 
@@ -161,6 +165,12 @@ COMPRESSED_CASES: dict[str, dict[str, Any]] = {
     "int8": {"num_bits": 8, "strategy": "channel", "group_size": -1, "format": "int-quantized"},
     "int8-asymmetric": {"num_bits": 8, "symmetric": False, "format": "int-quantized"},
     "four-bits-in-bytes": {"format": "int-quantized"},
+    "two-bits": {"num_bits": 2, "symmetric": False},
+    "three-bits": {"num_bits": 3, "actorder": "group", "symmetric": False},
+    "five-bits": {"num_bits": 5, "strategy": "channel", "group_size": None},
+    "six-bits": {"num_bits": 6},
+    "seven-bits": {"num_bits": 7, "symmetric": False},
+    "three-bits-in-bytes": {"num_bits": 3, "symmetric": False, "format": "int-quantized"},
 }
 
 
@@ -251,10 +261,73 @@ def test_shapes_that_contradict_the_configuration(folder: Path, tmp_path: Path) 
         LLM(str(tmp_path), **SETTINGS)
 
 
+@pytest.mark.parametrize("is_packed", [False, True], ids=["bytes", "words"])
+@pytest.mark.parametrize("bits", range(2, 9))
+def test_all_widths_keep_their_values(bits: int, is_packed: bool) -> None:
+    """The least and the largest integers beside the least and the largest zeros, and words that end within some."""
+    drawn = draw((7, 40), torch.Generator().manual_seed(bits), bits=bits, group=8, symmetric=False)
+    largest = (1 << bits) - 1
+    drawn.integers[:, ::8], drawn.integers[:, 1::8] = 0, largest
+    drawn.zeros[::2, 0], drawn.zeros[1::2, 0] = 0, largest
+    layout = CompressedLayout(bits, "group", 8, is_symmetric=False, is_packed=is_packed)
+    tensors = compressed(drawn, symmetric=False, is_packed=is_packed)
+    assert all(tensors[name].shape in stored.shapes for name, stored in layout.tensors((7, 40)).items())
+    weight = layout.read(tensors, (7, 40))
+    torch.testing.assert_close(weight.values(), drawn.weight, rtol=0, atol=0)
+    # Devices have 4 bits and 8. Where these are more than the checkpoint's, they hold integers less their zeros.
+    assert (layout.form.bits, layout.form.has_zeros) == (4 if bits <= 4 else 8, bits in (4, 8))
+    assert isinstance(weight.zeros, torch.Tensor) == layout.form.has_zeros
+    assert int(weight.codes.max()) < 1 << layout.form.bits
+    if is_packed:  # some versions fill up the last 32 integers
+        packed = tensors["weight_packed"]
+        filled = torch.nn.functional.pad(packed, (0, 2 * bits - packed.shape[1]))
+        assert filled.shape in layout.tensors((7, 40))["weight_packed"].shapes
+        again = layout.read(tensors | {"weight_packed": filled}, (7, 40))
+        torch.testing.assert_close(again.values(), drawn.weight, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 7])
+@pytest.mark.parametrize("name", ["weight", "weight_zero_point"])
+def test_integers_that_are_out_of_range(name: str, bits: int) -> None:
+    layout = CompressedLayout(bits, "group", 8, is_symmetric=False, is_packed=False)
+    for wrong in (1 << (bits - 1), -(1 << (bits - 1)) - 1):
+        drawn = draw((7, 40), torch.Generator().manual_seed(0), bits=bits, group=8)
+        tensors = compressed(drawn, symmetric=False, is_packed=False)
+        tensors[name][3, 1] = wrong
+        named = "zeros" if "zero" in name else "integers"
+        with pytest.raises(WeightsError, match=rf"{named} from -?\d+ to -?\d+, but those of {bits} bits, as the conf"):
+            layout.read(tensors, (7, 40))
+
+
+def test_zeros_that_are_neither_words_nor_bytes() -> None:
+    layout = CompressedLayout(3, "group", 8, is_symmetric=False)
+    drawn = draw((70, 40), torch.Generator().manual_seed(0), bits=3, group=8)
+    tensors = compressed(drawn, symmetric=False, is_packed=True)
+    for wrong in (drawn.zeros.int(), torch.zeros(7, 5, dtype=torch.int8)):
+        with pytest.raises(WeightsError, match=r"70 outputs have zeros of 3 bits of the shape \[\d+, 5\] and the type"):
+            layout.read(tensors | {"weight_zero_point": wrong}, (70, 40))
+
+
+@pytest.mark.parametrize("name", ["qweight", "qzeros"])
+def test_words_that_are_missing(name: str, folder: Path, tmp_path: Path) -> None:
+    write_gptq(folder, tmp_path, gptq_config(bits=3))
+    stored = load_file(tmp_path / "model.safetensors")
+    key = f"model.layers.0.mlp.up_proj.{name}"
+    stored[key] = stored[key][:-1].clone() if name == "qweight" else stored[key][:, :-1].clone()
+    save_file(stored, tmp_path / "model.safetensors")
+    with pytest.raises(WeightsError, match=rf"up_proj\.{name}"):
+        LLM(str(tmp_path), **SETTINGS)
+
+
 @needs_kernels
 @pytest.mark.parametrize(
     ("changes", "stored_as"),
-    [({}, "Q4_0"), ({"sym": False, "desc_act": True}, "Q4_1"), ({"bits": 8, "group_size": -1}, "Q8_0")],
+    [
+        ({}, "Q4_0"),
+        ({"sym": False, "desc_act": True}, "Q4_1"),
+        ({"bits": 8, "group_size": -1}, "Q8_0"),
+        ({"bits": 3, "sym": False, "desc_act": True}, "Q4_0"),
+    ],
     ids=str,
 )
 def test_compiled_kernels_take_blocks_of_the_same_values(changes: dict[str, Any], stored_as: str) -> None:

@@ -180,9 +180,9 @@ REJECTED: dict[str, tuple[Any, str]] = {
         "strategy 'block'",
     ),
     "odd-names": ({"quant_method": "fp8", "ignored_layers": 5}, "ignored_layers = 5; it must be a list of names"),
-    "two-bits": (
-        compressed_tensors(format="pack-quantized", weights={"num_bits": 2, "type": "int"}),
-        r"group_0 .*num_bits 2.*supported are",
+    "one-bit": (
+        compressed_tensors(format="pack-quantized", weights={"num_bits": 1, "type": "int"}),
+        r"group_0 .*num_bits 1.*supported are",
     ),
     "group-of-none": (
         compressed_tensors(format="pack-quantized", weights={"num_bits": 4, "type": "int", "strategy": "group"}),
@@ -216,8 +216,8 @@ REJECTED: dict[str, tuple[Any, str]] = {
     "pattern": (compressed_tensors(ignore=["re:("]), "no regular expression"),
     "no-object": ("fp8", "quantization_config"),
     "auto-round-bits": (
-        {"quant_method": "auto-round", "bits": 4, "group_size": 32, "extra_config": {"a.b": {"bits": 2}}},
-        "AutoRound weights of a.b have 2 bits",
+        {"quant_method": "auto-round", "bits": 4, "group_size": 32, "extra_config": {"a.b": {"bits": 9}}},
+        "AutoRound weights of a.b have 9 bits",
     ),
     "auto-round-kind": (
         {"quant_method": "auto-round", "bits": 4, "group_size": 32, "data_type": "mx_fp"},
@@ -232,7 +232,7 @@ REJECTED: dict[str, tuple[Any, str]] = {
         {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_storage": "int64"},
         "bnb_4bit_quant_storage = 'int64'; it must be one of uint8",
     ),
-    "gptq-bits": ({"quant_method": "gptq", "bits": 3}, "GPTQ weights have 3 bits; supported are 4 and 8"),
+    "gptq-bits": ({"quant_method": "gptq", "bits": 5}, "GPTQ weights have 5 bits; supported are 2, 3, 4 and 8"),
     "gptq-no-bits": ({"quant_method": "gptq"}, "lacks 'bits'"),
     "gptq-group": ({"quant_method": "gptq", "bits": 4, "group_size": 0}, "group_size = 0; it must be a whole number"),
     "gptq-format": ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "format 'marlin'.*supported"),
