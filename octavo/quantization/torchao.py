@@ -25,6 +25,7 @@ _VALUES, _SCALES = _NAMES["weight"], _NAMES["weight_scale"]
 _REGEX, _DEFAULT = "re:", "_default"
 _BY_NAME = ("FqnToConfig", "ModuleFqnToConfig")
 _PLAIN = "PLAIN"
+_INTEGERS = {f"int{bits}": bits for bits in range(1, 9)}
 _IGNORED = "modules_to_not_convert"
 
 
@@ -149,7 +150,7 @@ def _group(targets: Targets, own: Any, options: SchemeOptions) -> TargetGroup:
         raise UnsupportedModelError(
             f"The checkpoint's torchao weights have the configuration {kind[:60]} of version "
             f"{quote(own.get('_version'))} ({named}), which is not supported; supported are those of version 2 for "
-            "weights of int8, plain int4 and float8, by row, group or tensor."
+            "weights of int8, plain int4, unpacked int1 to int8, and float8, by row, group or tensor."
         )
     return target_group(targets, layout, options)
 
@@ -166,7 +167,7 @@ def _layout(kind: str, values: Mapping[str, Any]) -> Layout | None:
             prefix = "weight_" if kind.startswith("Int8") else ""
             if _name(values.get("intx_packing_format"), "UNPACKED_TO_INT8") != "UNPACKED_TO_INT8":
                 return None
-            bits = {"int4": 4, "int8": 8}.get(_name(values.get("weight_dtype"), "int8"))
+            bits = _INTEGERS.get(_name(values.get("weight_dtype"), "int8"))
             mapping = _name(values.get(f"{prefix}mapping_type"), "SYMMETRIC")
             group = _group_of(values.get(f"{prefix}granularity"), 0)
             return None if bits is None else _bytes(bits, group, is_symmetric=mapping != "ASYMMETRIC")

@@ -38,13 +38,19 @@ INT8 = typed("Int8WeightOnlyConfig", group_size=None, granularity=ROW)
 INT8_DYNAMIC = typed(
     "Int8DynamicActivationInt8WeightConfig", act_mapping_type=member("MappingType", "SYMMETRIC"), granularity=[ROW, ROW]
 )
-INTX = typed(
-    "IntxWeightOnlyConfig",
-    weight_dtype=member("torch.dtype", "int4"),
-    granularity=typed("PerGroup", 1, group_size=32),
-    mapping_type=member("MappingType", "ASYMMETRIC"),
-    intx_packing_format=member("IntxPackingFormat", "UNPACKED_TO_INT8"),
-)
+
+
+def intx(bits: int) -> dict[str, Any]:
+    return typed(
+        "IntxWeightOnlyConfig",
+        weight_dtype=member("torch.dtype", f"int{bits}"),
+        granularity=typed("PerGroup", 1, group_size=32),
+        mapping_type=member("MappingType", "ASYMMETRIC"),
+        intx_packing_format=member("IntxPackingFormat", "UNPACKED_TO_INT8"),
+    )
+
+
+INTX = intx(4)
 INT4 = typed("Int4WeightOnlyConfig", group_size=32, int4_packing_format=member("Int4PackingFormat", "PLAIN"))
 FLOAT8 = typed("Float8WeightOnlyConfig", weight_dtype=member("torch.dtype", "float8_e4m3fn"), granularity=ROW)
 FLOAT8_DYNAMIC = typed(
@@ -68,8 +74,8 @@ def stored_int8(shape: tuple[int, int], random: torch.Generator) -> Stored:
     return renamed(tensors), drawn.weight
 
 
-def stored_intx(shape: tuple[int, int], random: torch.Generator) -> Stored:
-    drawn = draw(shape, random, symmetric=False, dtype=torch.bfloat16)
+def stored_intx(shape: tuple[int, int], random: torch.Generator, bits: int = 4) -> Stored:
+    drawn = draw(shape, random, bits=bits, symmetric=False, dtype=torch.bfloat16)
     return renamed(compressed(drawn, symmetric=False, is_packed=False)), drawn.weight
 
 
@@ -93,14 +99,18 @@ def store(kind: str, shape: tuple[int, int], random: torch.Generator) -> Stored:
     """A random layer in the format of a case."""
     if "float8" in kind:
         return stored_float8(shape, random, is_whole="dynamic" in kind)
+    if kind in WIDTHS:
+        return stored_intx(shape, random, WIDTHS[kind])
     return {"int8": stored_int8, "intx": stored_intx, "int4": stored_int4}[kind.removesuffix("-dynamic")](shape, random)
 
 
+WIDTHS = {f"int{bits}": bits for bits in (1, 2, 3, 5, 6, 7)}
 CASES: dict[str, tuple[dict[str, Any], Any]] = {
     "int8": (INT8, PackedScheme),
     "int8-dynamic": (INT8_DYNAMIC, Int8Scheme),
     "intx": (INTX, PackedScheme),
     "int4": (INT4, PackedScheme),
+    **{name: (intx(bits), PackedScheme) for name, bits in WIDTHS.items()},
     "float8": (FLOAT8, ExpandedScheme),
     "float8-dynamic": (FLOAT8_DYNAMIC, Float8Scheme),
 }
@@ -172,8 +182,8 @@ def test_float8_weights_stay_where_the_device_takes_them() -> None:
             "int4_packing_format 'TILE_PACKED_TO_4D'",
         ),
         (
-            config(typed("IntxWeightOnlyConfig", weight_dtype=member("torch.dtype", "int3"))),
-            r"weight_dtype 'int3'.*not supported",
+            config(typed("IntxWeightOnlyConfig", weight_dtype=member("torch.dtype", "uint4"))),
+            r"weight_dtype 'uint4'.*not supported",
         ),
         (config(typed("Float8WeightOnlyConfig", granularity=typed("PerBlock", 1))), "granularity 'PerBlock'"),
         (config(typed("UIntXWeightOnlyConfig")), "UIntXWeightOnlyConfig"),
