@@ -62,7 +62,7 @@ class AwqLayout(Layout):
 
     def read(self, tensors: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> GroupedWeight:
         num_outputs, num_inputs = shape
-        codes, zeros = (_unpack(tensors[name], num_outputs) for name in ("qweight", "qzeros"))
+        codes, zeros = (unpack_interleaved(tensors[name], num_outputs) for name in ("qweight", "qzeros"))
         scales = tensors["scales"].float().T.contiguous()
         return GroupedWeight(codes, scales, self.form.group_of(num_inputs), zeros.float())
 
@@ -118,8 +118,8 @@ def _layout(values: ConfigValues) -> AwqLayout:
     return AwqLayout(group_size(values))
 
 
-def _unpack(words: torch.Tensor, num_outputs: int) -> torch.Tensor:
-    """``[rows, out / 8]`` words → ``[out, rows]`` uint8."""
+def unpack_interleaved(words: torch.Tensor, num_outputs: int) -> torch.Tensor:
+    """Codes of 4 bits in words along the outputs, ``[rows, out / 8]`` → ``[out, rows]`` uint8."""
     mixed = unpack_words(words, _BITS, 1, words.shape[1] * _PER_WORD).unflatten(1, (-1, _PER_WORD))
     codes = torch.empty_like(mixed)
     codes[..., list(_OUTPUTS)] = mixed

@@ -94,6 +94,21 @@ def awq(drawn: Drawn) -> dict[str, torch.Tensor]:
     return {"qweight": mixed(drawn.integers.T), "qzeros": mixed(drawn.zeros.T), "scales": drawn.scales.T}
 
 
+def quark(drawn: Drawn, kind: str, *, has_zeros: bool, interleaved: bool = True) -> dict[str, torch.Tensor]:
+    """A layer's tensors in Quark's format of integers in groups, of a type such as ``uint4``."""
+    middle = 0 if kind.startswith("u") else 1 << (drawn.bits - 1)
+
+    def stored(integers: torch.Tensor) -> torch.Tensor:
+        values = integers.T - middle
+        if drawn.bits == 8:
+            return values.to(torch.uint8 if middle == 0 else torch.int8)
+        filled = torch.nn.functional.pad(values & 15, (0, -values.shape[-1] % 8)).unflatten(-1, (-1, 8))
+        return words((filled[..., list(AWQ_ORDER)] if interleaved else filled).flatten(-2), 4)
+
+    own = {"weight": stored(drawn.integers), "weight_scale": drawn.scales.T.contiguous()}
+    return own | ({"weight_zero_point": stored(drawn.zeros)} if has_zeros else {})
+
+
 def compressed(drawn: Drawn, *, symmetric: bool, is_packed: bool, shuffled: bool = False) -> dict[str, torch.Tensor]:
     """A layer's tensors in compressed-tensors' formats, ``pack-quantized`` or ``int-quantized``."""
     middle = 1 << (drawn.bits - 1)

@@ -11,8 +11,9 @@ import pytest
 import torch
 from dense_and_sparse import EMBEDDING, HEAD, ROUTER, Store, Stored, assert_has, is_usual, load, write
 from float4_checkpoints import compressed_float4, draw_float4, float4_weights, modelopt
+from float6_checkpoints import draw_float6
 from float8_checkpoints import compressed_tensors, float8_layer
-from integer_checkpoints import Drawn, awq, compressed, draw, gptq
+from integer_checkpoints import Drawn, awq, compressed, draw, gptq, quark
 from test_bitsandbytes import four_bits
 from test_float8_blocks import COLUMNS, FP8, ROWS
 from test_float8_blocks import draw as draw_blocks
@@ -34,6 +35,8 @@ INT4_WEIGHTS = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "gr
 MXFP8_WEIGHTS = {"num_bits": 8, "type": "float", "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}
 QUARK_FP8 = {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "ch_axis": None, "group_size": None, "is_dynamic": False}
 QUARK_MXFP4 = {"dtype": "fp4", "qscheme": "per_group", "ch_axis": -1, "group_size": 32, "scale_format": "e8m0"}
+QUARK_UINT4 = {"dtype": "uint4", "qscheme": "per_group", "ch_axis": -1, "group_size": 32, "symmetric": False}
+QUARK_BLOCKS = QUARK_FP8 | {"qscheme": "per_block", "block_size": [ROWS, COLUMNS]}
 QUARK_NVFP4 = [{"dtype": "fp4", "qscheme": "per_group", "group_size": 16, "is_dynamic": False}, QUARK_FP8]
 
 
@@ -116,6 +119,14 @@ def mxfp8(shape: tuple[int, int], random: torch.Generator) -> Stored:
     exponents = torch.randint(120, 126, (shape[0], shape[1] // 32), generator=random)
     weight = values.float() * torch.pow(2.0, exponents.float() - 127).repeat_interleave(32, 1)
     return {"weight": values, "weight_scale": exponents.to(torch.uint8)}, weight
+
+
+def mxfp6(shape: tuple[int, int], random: torch.Generator) -> Stored:
+    return draw_float6(shape, random, "e2m3")
+
+
+def quark_uint4(drawn: Drawn) -> dict[str, torch.Tensor]:
+    return quark(drawn, "uint4", has_zeros=True)
 
 
 def nf4(shape: tuple[int, int], random: torch.Generator, storage: torch.dtype = torch.uint8) -> Stored:
@@ -285,6 +296,9 @@ FORMATS: dict[str, Format] = {
     "quark fp8 weights alone": Format(in_quark(QUARK_FP8, None), float8_layer),
     "quark mxfp4": Format(in_quark(QUARK_MXFP4, QUARK_MXFP4 | {"is_dynamic": True}), by_float4("mxfp4", "quark")),
     "quark nvfp4": Format(in_quark(QUARK_NVFP4, QUARK_NVFP4), by_float4("nvfp4", "quark")),
+    "quark fp8 in blocks": Format(in_quark(QUARK_BLOCKS, QUARK_FP8), by_blocks("weight_scale"), packs_float8=True),
+    "quark mxfp6": Format(in_quark(QUARK_MXFP4 | {"dtype": "fp6_e2m3"}, None), mxfp6),
+    "quark uint4": Format(in_quark(QUARK_UINT4, None), by_integers(quark_uint4, symmetric=False)),
     "bitsandbytes nf4": Format(in_bitsandbytes(**TWICE), nf4, has_embedding=False),
     "bitsandbytes nf4 in bfloat16": Format(
         in_bitsandbytes(**TWICE, bnb_4bit_quant_storage="bfloat16"), nf4_in_bfloat16, has_embedding=False
