@@ -33,9 +33,11 @@ class CacheScales:
         """A layer's scales from its checkpoint.
 
         Args:
-            scales: ``[2]`` for keys and values, ``[1]`` for latent vectors.
+            scales: ``[2]`` or ``[2, Hkv]`` for keys and values, ``[1]`` for latent vectors.
             cache: ``[2, blocks, Hkv, block_size, D]`` or ``[blocks, block_size, size]``.
         """
+        if scales.dim() == 2:
+            return cls(scales[:, None, :, None].expand(cache.shape[:-1]), are_given=True)
         return cls(scales.view(-1, *[1] * (cache.dim() - 2)).expand(cache.shape[:-1]), are_given=True)
 
     def put(self, index: tuple[torch.Tensor | slice | int, ...], x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -44,7 +44,7 @@ class Attention(CachedLayer):
         self.name = source
         self.spec = spec
         self.window = window
-        self.scales = LayerScales(source, stored, ("k_scale", "v_scale"))
+        self.scales = LayerScales(source, stored, ("k_scale", "v_scale"), spec.num_kv_heads, build.tensor_parallel)
 
     def forward(
         self,

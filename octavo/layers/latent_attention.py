@@ -78,7 +78,7 @@ class LatentAttention(CachedLayer):
         has_kv_by_head: bool = False,
         indexer: Indexer | None = None,
     ) -> None:
-        stored = build.cache.of_layer(build.name)
+        stored = build.cache.of_layer(build.name).of_latents()
         size, has_scales = sizes.rank + sizes.rope_dim, stored.has_own_scales
         super().__init__({build.name: Latent(size, stored_type(stored), has_scales=has_scales)})
         self.name = build.name

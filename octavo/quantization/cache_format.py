@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.config import EngineConfig
@@ -36,6 +36,7 @@ class CacheFormat:
         dtype: type by torch's name; empty for the compute type.
         has_given_scales: whether checkpoints have a scale for each layer's keys and one for its values; otherwise each
             token has one per head, or per latent vector, which is found when the token is stored.
+        has_head_scales: whether checkpoints have such scales for each key/value head.
         skipped: indices of layers that keep them in the compute type.
         skips_windows: whether layers with a sliding window do.
         reason: why they are kept so.
@@ -43,6 +44,7 @@ class CacheFormat:
 
     dtype: str = ""
     has_given_scales: bool = False
+    has_head_scales: bool = False
     skipped: frozenset[int] = frozenset()
     skips_windows: bool = False
     reason: str = ""
@@ -53,6 +55,10 @@ class CacheFormat:
         is_skipped = number is not None and int(number[0]) in self.skipped
         return CacheFormat() if is_skipped or (self.skips_windows and window is not None) else self
 
+    def of_latents(self) -> "CacheFormat":
+        """The format of latent vectors, which have no heads that scales could be given for."""
+        return replace(self, has_given_scales=False, has_head_scales=False) if self.has_head_scales else self
+
     @property
     def has_own_scales(self) -> bool:
         """Whether scales lie in the cache beside what they scale."""
@@ -61,7 +67,9 @@ class CacheFormat:
     @property
     def description(self) -> str:
         """The type and where its scales come from."""
-        scales = "the checkpoint's scales" if self.has_given_scales else "a scale per token and head"
+        scales = "a scale per token and head"
+        if self.has_given_scales:
+            scales = f"the checkpoint's scales{' per head' if self.has_head_scales else ''}"
         return f"{self.dtype}, {scales}"
 
 
@@ -84,8 +92,8 @@ def resolve_cache_format(
     if wanted == "auto":
         if declared is None:
             return _unquantized("", bool(skipped) or skips_windows)
-        if not has_float8_cache or declared not in (_GIVEN, _FOUND):
-            missing = "this device has no float8" if declared in (_GIVEN, _FOUND) else f"{declared} is not supported"
+        if not has_float8_cache or declared not in _SUPPORTED:
+            missing = "this device has no float8" if declared in _SUPPORTED else f"{declared} is not supported"
             return _unquantized(f"the checkpoint asks for a quantised cache, but {missing}", False)
         reason = "as the checkpoint says"
     elif wanted in ("bfloat16", "float16"):
@@ -101,8 +109,8 @@ def resolve_cache_format(
             f"kv_cache_dtype is {wanted!r}, but this device does not convert float8 values, which takes compute "
             "capability 8.9 or higher; int8_per_token_head takes as much memory."
         )
-    has_given_scales = declared == _GIVEN and wanted in _TAKE_GIVEN
-    return CacheFormat(stored, has_given_scales, skipped, skips_windows, reason)
+    is_given = declared in (_GIVEN, _GIVEN_BY_HEAD) and wanted in _TAKE_GIVEN
+    return CacheFormat(stored, is_given, is_given and declared == _GIVEN_BY_HEAD, skipped, skips_windows, reason)
 
 
 def _unquantized(reason: str, skips: bool) -> CacheFormat:
@@ -126,7 +134,9 @@ def _skipped(names: list[str], num_layers: int) -> tuple[frozenset[int], bool]:
     return frozenset(map(int, numbers)), WINDOWS in names
 
 
-_GIVEN, _FOUND = "given", "found"
+_GIVEN, _GIVEN_BY_HEAD, _FOUND = "given", "given by head", "found"
+_SUPPORTED = (_GIVEN, _GIVEN_BY_HEAD, _FOUND)
+_STRATEGIES = {"tensor": _GIVEN, "attn_head": _GIVEN_BY_HEAD}
 _FLOAT8_SCHEME = {"num_bits": 8, "type": "float", "symmetric": True}
 
 
@@ -150,4 +160,4 @@ def _declared(raw: Mapping[str, Any]) -> str | None:
         return _GIVEN
     if not isinstance(scheme, Mapping) or any(scheme.get(key, value) != value for key, value in _FLOAT8_SCHEME.items()):
         return quote(scheme)
-    return _GIVEN if not scheme.get("dynamic") and scheme.get("strategy", "tensor") == "tensor" else _FOUND
+    return _FOUND if scheme.get("dynamic") else _STRATEGIES.get(str(scheme.get("strategy", "tensor")), _FOUND)

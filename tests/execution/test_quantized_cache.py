@@ -26,6 +26,7 @@ FORMATS = {
     "int8": CacheFormat("int8"),
     "fp8": CacheFormat("float8_e4m3fn"),
     "given scales": CacheFormat("float8_e4m3fn", has_given_scales=True),
+    "given scales of heads": CacheFormat("float8_e4m3fn", has_given_scales=True, has_head_scales=True),
     "windows skipped": CacheFormat("int8", skips_windows=True),
 }
 SETTINGS: dict[str, dict[str, Any]] = {

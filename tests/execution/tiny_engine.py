@@ -102,7 +102,7 @@ def tiny_model(config: ModelConfig, poisoned_token: int | None = None, cache: Ca
     model = build_model(config, Build(cache=cache or CacheFormat()), MAX_LEN)
     for name, (slot,) in collect_slots(model).items():
         if slot.alternatives:  # a scale of keys or values, whose largest are about 5
-            slot.fill(torch.tensor(5 / 448))
+            slot.fill(torch.full(slot.source_shapes[0], 5 / 448))
             continue
         values = torch.randn(slot.view.shape, generator=random)
         slot.fill(1 + 0.1 * values if "norm" in name else values / slot.view.shape[-1] ** 0.5)

@@ -381,11 +381,12 @@ NEEDED = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 GIVEN = torch.tensor([0.02, 0.05])
 
 
-def quantized(step: Step, stored: torch.dtype, *, are_given: bool = False) -> Step:
-    """The same over a cache of 8 bits, with scales of tokens and heads or the same for all."""
+def quantized(step: Step, stored: torch.dtype, *, are_given: bool = False, by_head: bool = False) -> Step:
+    """The same over a cache of 8 bits, with scales of tokens and heads, the same for all, or for all of a head."""
     wide = step.cache.float()
     factors = torch.empty(wide.shape[:-1])
-    scales = CacheScales.given(GIVEN, wide) if are_given else CacheScales(factors, are_given=False)
+    given = GIVEN[:, None] * torch.arange(1.0, 1 + wide.shape[2]) if by_head else GIVEN
+    scales = CacheScales.given(given, wide) if are_given else CacheScales(factors, are_given=False)
     if not are_given:
         factors.copy_(vector_scales(wide, stored))
     return replace(step, cache=round_vectors(wide, scales.values, stored), scales=scales)
@@ -409,13 +410,15 @@ def run_quantized(native: NativeKernels, step: Step) -> tuple[Result, torch.Tens
 
 
 @pytest.mark.sample(20)
-@pytest.mark.parametrize("are_given", [False, True], ids=["own scales", "given scales"])
+@pytest.mark.parametrize("source", ["own scales", "given scales", "given scales of heads"])
 @pytest.mark.parametrize("stored", STORED)
 @pytest.mark.parametrize("dtype", TYPES)
-def test_quantized_caches(native: NativeKernels, dtype: torch.dtype, stored: torch.dtype, *, are_given: bool) -> None:
+def test_quantized_caches(native: NativeKernels, dtype: torch.dtype, stored: torch.dtype, source: str) -> None:
     """The same bits in the cache as PyTorch's rounding, and attention over what they stand for."""
+    are_given, by_head = source.startswith("given"), source.endswith("heads")
     for sizes in ({"window": 40, "softcap": 2.0, "terms": "sinks and slopes"}, {"head_dim": 40}, {"block_size": 48}):
-        step = quantized(make_step([*MIXED, (1, 600)], dtype, **sizes), stored, are_given=are_given)
+        plain = make_step([*MIXED, (1, 600)], dtype, **sizes)
+        step = quantized(plain, stored, are_given=are_given, by_head=by_head)
         found, scales = run_quantized(native, step)
         assert step.scales is not None
         values = scales if are_given else step.scales.values.clone()

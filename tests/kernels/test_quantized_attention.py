@@ -34,6 +34,24 @@ def test_fast_attention_equals_the_reference(stored: torch.dtype, softcap: float
 
 
 @pytest.mark.parametrize("stored", TYPES)
+def test_given_scales_of_heads(stored: torch.dtype) -> None:
+    """They are what scales of tokens are that are equal for a head's."""
+    case = make_case(0, [(1, 30), (7, 7), (5, 22)])
+    given = CacheScales.given(torch.tensor([[0.01, 0.03], [0.02, 0.005]]), case.cache)
+    assert given.values[0, :, 1].eq(0.03).all()
+    assert given.values[1, :, 0].eq(0.02).all()
+    case.cache = round_vectors(case.cache, given.values, stored)
+    found, expected = (
+        backend.attend(case.q, case.cache, backend.plan(case.inputs, case.q.dtype), case.spec, scales=scales)
+        for backend, scales in (
+            (CpuAttention(), given),
+            (ReferenceAttention(), CacheScales(given.values.clone(), are_given=True)),
+        )
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("stored", TYPES)
 def test_values_are_rounded_to_the_nearest(stored: torch.dtype) -> None:
     """Vectors of very different magnitudes beside each other, and one of zeros; a NaN stays in its own."""
     x = torch.randn(40, 3, 16, generator=torch.Generator().manual_seed(0)) * torch.logspace(-6, 6, 40)[:, None, None]

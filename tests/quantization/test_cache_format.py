@@ -14,12 +14,15 @@ from octavo.hub import ModelSource
 from octavo.hub.config_file import parse_config
 from octavo.layers.attention import Attention
 from octavo.layers.build import Build
+from octavo.layers.cache_scales import LayerScales
 from octavo.layers.weights import collect_slots
 from octavo.models.loading import load_weights
 from octavo.models.registry import build_model
+from octavo.parallel import TensorParallel
 from octavo.quantization.cache_format import CacheFormat, resolve_cache_format
 
 STATIC = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
+BY_HEAD = {**STATIC, "strategy": "attn_head"}
 COMPRESSED = {"quant_method": "compressed-tensors", "kv_cache_scheme": STATIC}
 MODELOPT = {"quant_method": "modelopt", "quantization": {"kv_cache_quant_algo": "FP8"}}
 PER_TENSOR = {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_dynamic": False}
@@ -69,7 +72,10 @@ def resolve(checkpoint: dict[str, Any], *, has_float8_cache: bool = True, **sett
         (MODELOPT, "auto", "float8_e4m3fn", True),
         ({"quant_method": "fp8", "kv_cache_scheme": "static"}, "auto", "float8_e4m3fn", True),
         ({"kv_cache_scheme": {**STATIC, "dynamic": True}}, "auto", "float8_e4m3fn", False),
-        ({"kv_cache_scheme": {**STATIC, "strategy": "attn_head"}}, "auto", "float8_e4m3fn", False),
+        ({"kv_cache_scheme": BY_HEAD}, "auto", "float8_e4m3fn", True),
+        ({"kv_cache_scheme": BY_HEAD}, "fp8", "float8_e4m3fn", True),
+        ({"kv_cache_scheme": BY_HEAD}, "fp8_per_token_head", "float8_e4m3fn", False),
+        ({"kv_cache_scheme": {**BY_HEAD, "dynamic": True}}, "auto", "float8_e4m3fn", False),
         ({"kv_cache_scheme": {**STATIC, "type": "int"}}, "auto", "", False),
         ({"kv_cache_quant_algo": "NVFP4"}, "auto", "", False),
         (QUARK, "auto", "float8_e4m3fn", True),
@@ -84,6 +90,8 @@ def test_the_setting_wins_over_the_checkpoint(
     found = resolve(checkpoint, kv_cache_dtype=wanted)
     assert (found.dtype, found.has_given_scales) == (dtype, has_given_scales)
     assert found.has_own_scales == (bool(dtype) and not has_given_scales)
+    assert found.has_head_scales == (has_given_scales and checkpoint.get("kv_cache_scheme") == BY_HEAD)
+    assert ("the checkpoint's scales per head" in found.description) == found.has_head_scales
 
 
 def test_a_device_without_float8_keeps_the_compute_type_or_says_so() -> None:
@@ -142,3 +150,35 @@ def test_given_scales_are_found_by_any_of_their_names(
     second = 2 if names[1] else 1
     assert found == [[1, second], [11, 10 + second], [1, 1]], "the last layer has none"
     assert "lacks 2 scales of keys and values" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("num_heads", "size", "own"),
+    [(4, 1, [[0, 1, 2, 3]]), (4, 2, [[0, 1], [2, 3]]), (2, 2, [[0], [1]]), (2, 4, [[0], [0], [1], [1]])],
+    ids=["one", "two", "all", "repeated"],
+)
+@pytest.mark.parametrize("shape", [(-1, 1, 1), (-1,)], ids=["as written", "flat"])
+def test_given_scales_of_heads(num_heads: int, size: int, own: list[list[int]], shape: tuple[int, ...]) -> None:
+    """Each device has those of its heads, where fewer heads than devices are repeated."""
+    given = {kind: 1 + number + torch.arange(float(num_heads)) for number, kind in enumerate(("k_scale", "v_scale"))}
+    stored = CacheFormat("float8_e4m3fn", has_given_scales=True, has_head_scales=True)
+    for rank, heads in enumerate(own):
+        scales = LayerScales("attn", stored, tuple(given), len(heads), TensorParallel(rank, size))
+        for name, slot in scales.weight_slots("attn.scales"):
+            values = given[name.removeprefix("attn.")].view(shape)
+            assert slot.accepts(tuple(values.shape))
+            assert not slot.accepts((3,))
+            assert not slot.accepts(())
+            slot.fill(values)
+        cache = torch.zeros(2, 5, len(heads), 4, 8)
+        _, found = scales.beside((cache,))
+        assert found is not None
+        wanted = torch.stack([values[heads] for values in given.values()])
+        torch.testing.assert_close(found.values, wanted[:, None, :, None].expand(cache.shape[:-1]))
+
+
+def test_latent_vectors_have_no_heads() -> None:
+    by_head = CacheFormat("float8_e4m3fn", has_given_scales=True, has_head_scales=True)
+    assert by_head.of_latents() == CacheFormat("float8_e4m3fn")
+    whole = CacheFormat("float8_e4m3fn", has_given_scales=True)
+    assert whole.of_latents() == whole

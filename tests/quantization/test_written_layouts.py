@@ -117,17 +117,20 @@ def test_a_quark_cache_alone(tmp_path: Path) -> None:
     assert_has(load(tmp_path), weights)
 
 
-def test_scales_of_queries_are_not_used(tmp_path: Path) -> None:
-    """llm-compressor writes them where attention is quantised, beside scales per head of keys and values."""
+def test_scales_of_heads(tmp_path: Path) -> None:
+    """llm-compressor writes those of queries, too, where attention is quantised; these are not used."""
     by_head = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False, "strategy": "attn_head"}
     config = compressed_tensors(kv_cache_scheme=by_head)
     scales = {
-        f"model.layers.{index}.self_attn.{name}_scale": torch.ones(2, 1, 1) for index in range(2) for name in "qkv"
+        f"model.layers.{index}.self_attn.{name}_scale": torch.tensor([[[1.0 + index]], [[3.0 + number]]])
+        for index in range(2)
+        for number, name in enumerate("qkv")
     }
     weights = write(tmp_path, config, by_channel, more=scales)
     model = load(tmp_path)
     assert_has(model, weights)
-    assert all(module.scales.given is None for module in model.modules() if isinstance(module, Attention))
+    found = [module.scales.given[..., 0].tolist() for module in model.modules() if isinstance(module, Attention)]
+    assert found == [[[1, 4], [1, 5]], [[2, 4], [2, 5]]]
 
 
 @pytest.mark.parametrize(

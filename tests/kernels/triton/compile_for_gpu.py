@@ -91,6 +91,7 @@ CASES: dict[str, tuple[str, torch.dtype, int, bool]] = {
     "llama-bfloat16-cache-fp8": ("LlamaForCausalLM", torch.bfloat16, 128, False),
     "gemma3-float16-cache-int8-drafts": ("Gemma3ForCausalLM", torch.float16, 64, False),
     "llama-float16-cache-given": ("LlamaForCausalLM", torch.float16, 64, True),
+    "llama-bfloat16-cache-by-head": ("LlamaForCausalLM", torch.bfloat16, 128, False),
     "deepseek-bfloat16-cache-fp8": ("DeepseekV2ForCausalLM", torch.bfloat16, 64, False),
     "deepseek-bfloat16-indexer": ("DeepseekV32ForCausalLM", torch.bfloat16, 8, False),
 }
@@ -98,6 +99,7 @@ CACHES = {
     "fp8": CacheFormat("float8_e4m3fn"),
     "int8": CacheFormat("int8"),
     "given": CacheFormat("float8_e4m3fn", has_given_scales=True),
+    "by-head": CacheFormat("float8_e4m3fn", has_given_scales=True, has_head_scales=True),
 }
 
 

@@ -29,15 +29,16 @@ def first_seen(case: Case, row: int, window: int | None) -> int:
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("num_heads", [1, 2])
 @pytest.mark.parametrize("window", [None, 3, 150])
-@pytest.mark.parametrize("are_given", [False, True], ids=["own", "given"])
+@pytest.mark.parametrize("source", ["own", "given", "given by head"])
 @pytest.mark.parametrize("stored", TYPES)
 @pytest.mark.parametrize("name", ["chunks", "mixed", "far", "many"])
 def test_rows_are_expanded_one_behind_the_other(
-    name: str, stored: torch.dtype, are_given: bool, window: int | None, num_heads: int, device: torch.device
+    name: str, stored: torch.dtype, source: str, window: int | None, num_heads: int, device: torch.device
 ) -> None:
-    case = make_case(name, stored, device, are_given=are_given, window=window, dtype=torch.float16, size=SIZE)
+    kinds: dict[str, bool] = {"are_given": source != "own", "by_head": source.endswith("head")}
+    case = make_case(name, stored, device, **kinds, window=window, dtype=torch.float16, size=SIZE)
     wanted = stands_for(case)
-    if not are_given:
+    if source == "own":
         poison(case)
     inputs = case.inputs
     num_decodes, num_rows = int(inputs.rows.counts[1]), int(inputs.rows.counts[0])

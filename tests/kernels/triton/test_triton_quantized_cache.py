@@ -67,6 +67,7 @@ def make_case(
     device: torch.device,
     *,
     are_given: bool,
+    by_head: bool = False,
     window: int | None = None,
     dtype: torch.dtype = torch.float32,
     size: int = SIZE,
@@ -85,7 +86,8 @@ def make_case(
     cache = (cache * 40).to(stored).to(device)
     scales = CacheScales(values.to(device), are_given=False)
     if are_given:
-        scales = CacheScales.given(torch.tensor([0.01, 0.02], device=device), cache)
+        given = torch.tensor([[0.01, 0.03], [0.02, 0.005]], device=device)
+        scales = CacheScales.given(given if by_head else given[:, 0], cache)
     mapping = [
         int(tables[row, position // block_size]) * block_size + position % block_size
         for row, (count, length) in enumerate(lengths)
@@ -122,13 +124,13 @@ def stands_for(case: Case) -> torch.Tensor:
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("softcap", [None, 3.0])
 @pytest.mark.parametrize("window", [None, 6])
-@pytest.mark.parametrize("are_given", [False, True], ids=["own", "given"])
+@pytest.mark.parametrize("source", ["own", "given", "given by head"])
 @pytest.mark.parametrize("stored", TYPES)
 @pytest.mark.parametrize("name", STEPS)
 def test_steps_equal_the_twin(
-    name: str, stored: torch.dtype, are_given: bool, window: int | None, softcap: float | None, device: torch.device
+    name: str, stored: torch.dtype, source: str, window: int | None, softcap: float | None, device: torch.device
 ) -> None:
-    case = make_case(name, stored, device, are_given=are_given, window=window)
+    case = make_case(name, stored, device, are_given=source != "own", by_head=source.endswith("head"), window=window)
     expected = case.copy()
     norms = HeadNorms(torch.rand(SIZE, device=device) + 0.5, torch.rand(SIZE, device=device) + 0.5, 1e-6)
     spec = AttentionSpec(HEADS, KV_HEADS, SIZE, 0.3, softcap)
