@@ -1,9 +1,24 @@
-"""Floats of 4 bits (e2m1), and scales that are powers of two, stored as their exponents (OCP MX 1.0)."""
+"""Floats of 4 bits (e2m1), and scales that are powers of two, stored as their exponents (OCP MX 1.0).
+
+Other formats look values up in a table by codes of 4 bits: NVFP4, which has the same floats beside other scales, and
+bitsandbytes' NF4 (arXiv:2305.14314) and FP4.
+"""
 
 import torch
 
 FLOAT4_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 """What the codes stand for."""
+TABLES = {
+    "nvfp4": FLOAT4_VALUES,
+    "nf4": (
+        *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
+        *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
+        *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+        *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+    ),
+    "fp4": tuple(sign * size / 12 for sign in (1, -1) for size in (0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0)),
+}
+"""What the codes stand for in formats of this kind."""
 MX_GROUP = 32
 """Numbers that share a scale."""
 _LARGEST = 6.0

@@ -1,12 +1,12 @@
 """GEMMs with a weight of small integers, or float8 values, whose groups of inputs share a scale; activations stay.
 
 A weight is ``scales · (codes - zeros)``, or with offsets ``scales · (codes - middle) + offsets``; or codes are 4-bit
-floats (MXFP4), and scales powers of two. Codes of 4 bits are packed in units of inputs, so that a kernel unpacks a unit
-into two runs of neighbours: a byte of a unit has the code of an input ``j`` of the first half in its low half, and that
-of ``j + unit / 2`` in its high one. Bytes are in the order in which tensor cores take operands from registers: of 16
-neighbours, a thread has the inputs ``2t``, ``2t + 8``, ``2t + 1`` and ``2t + 9``, so that a mask of 32 bits leaves two
-neighbours' codes in the halves of a word, and a quarter of a unit belongs to each of four threads; see
-:func:`byte_order`. Codes of 8 bits lie one after another.
+floats (MXFP4), and scales powers of two; or codes of 4 bits stand for the values of a table (NVFP4, NF4, FP4). Codes of
+4 bits are packed in units of inputs, so that a kernel unpacks a unit into two runs of neighbours: a byte of a unit has
+the code of an input ``j`` of the first half in its low half, and that of ``j + unit / 2`` in its high one. Bytes are in
+the order in which tensor cores take operands from registers: of 16 neighbours, a thread has the inputs ``2t``, ``2t +
+8``, ``2t + 1`` and ``2t + 9``, so that a mask of 32 bits leaves two neighbours' codes in the halves of a word, and a
+quarter of a unit belongs to each of four threads; see :func:`byte_order`. Codes of 8 bits lie one after another.
 """
 
 import math
@@ -26,6 +26,7 @@ ZERO_STEP = 1 / 8
 MAX_UNIT = 128
 _LEAST_INPUTS = 16
 """Tensor cores multiply at least 16 inputs: half of a unit of 4 bits."""
+_LEAST_UNIT = 2 * _LEAST_INPUTS
 _KEPT = (1.0, 0.95, 0.9)
 RANGES = tuple((below, above) for below in _KEPT for above in _KEPT)
 """What is tried for 16 codes: the parts of half a group's range that they span below and above its centre. ``native/``
@@ -40,11 +41,14 @@ class GroupedTensors(NamedTuple):
     Attributes:
         codes: ``[out, in / 2]`` uint8 for 4 bits; ``[out, in]`` uint8, or float8 values, for 8.
         scales: ``[out, groups]`` float32; all groups have the same size. Or exponents of powers of two, uint8: then
-            codes are 4-bit floats; see :mod:`octavo.kernels.float4`.
+            codes are 4-bit floats; see :mod:`octavo.kernels.float4`. Beside a table, float8 values as well.
         zeros: ``[out, groups]`` uint8, for 4 bits in steps of :data:`ZERO_STEP` from 0 to 16, so that bfloat16 has
             every difference of a code and a zero; None for the middle of the codes, 8 or 128 (0 for float8).
         bits: of a code.
         offsets: ``[out, groups]`` float16, in place of zeros: what the middle of the codes stands for; or None.
+        table: ``[16]`` float32, what codes of 4 bits stand for, which then have no zeros; None for themselves. Beside
+            it, a group may be half a unit of packed codes.
+        factors: ``[out]`` float32, beside a table: what all scales of an output are multiplied by; None for 1.
     """
 
     codes: torch.Tensor
@@ -52,6 +56,8 @@ class GroupedTensors(NamedTuple):
     zeros: torch.Tensor | None
     bits: int
     offsets: torch.Tensor | None = None
+    table: torch.Tensor | None = None
+    factors: torch.Tensor | None = None
 
     @property
     def num_inputs(self) -> int:
@@ -64,15 +70,34 @@ class GroupedTensors(NamedTuple):
         return self.num_inputs // self.scales.shape[1]
 
     @property
+    def unit(self) -> int:
+        """Inputs whose codes are packed together, or follow each other in a group."""
+        return pack_unit(self.group) if self.bits == 8 else code_unit(self.group)
+
+    @property
     def is_float4(self) -> bool:
-        """Whether codes are 4-bit floats."""
+        """Whether codes are 4-bit floats beside powers of two."""
         return self.scales.dtype is torch.uint8
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether codes stand for themselves, less a zero."""
+        return self.codes.dtype is torch.uint8 and not self.is_float4 and self.table is None
 
     @property
     def middle(self) -> int:
         """The zero of groups that have none of their own."""
-        has_middle = self.codes.dtype is torch.uint8 and not self.is_float4
-        return 1 << (self.bits - 1) if has_middle else 0
+        return 1 << (self.bits - 1) if self.is_integer else 0
+
+    def of_outputs(self, index: torch.Tensor | slice) -> "GroupedTensors":
+        """The weight of some outputs."""
+        own = [
+            None if tensor is None else tensor[index]
+            for tensor in (self.codes, self.scales, self.zeros, self.offsets, self.factors)
+        ]
+        codes, scales, zeros, offsets, factors = own
+        assert codes is not None and scales is not None
+        return self._replace(codes=codes, scales=scales, zeros=zeros, offsets=offsets, factors=factors)
 
 
 @kernel
@@ -113,19 +138,21 @@ class _DequantizedLinear(ComposedLinear):
     def rows(self, index: torch.Tensor) -> torch.Tensor:
         if self._rows_dtype is None:
             return super().rows(index)
-        codes, scales, zeros, bits, offsets = self._weight
-        own = [None if tensor is None else tensor[index] for tensor in (zeros, offsets)]
-        return dequantize(GroupedTensors(codes[index], scales[index], own[0], bits, own[1]), self._rows_dtype)
+        return dequantize(self._weight.of_outputs(index), self._rows_dtype)
 
 
 def dequantize(weight: GroupedTensors, dtype: torch.dtype) -> torch.Tensor:
     """The weight itself, ``[out, in]``."""
     codes = weight.codes
     if weight.bits == 4:
-        codes = unpack_codes(codes, pack_unit(weight.group))
-    numbers, scales = codes.float(), weight.scales
+        codes = unpack_codes(codes, weight.unit)
+    numbers, scales = codes.float(), weight.scales.float()
     if weight.is_float4:
-        numbers, scales = float4_values(codes), powers_of_two(scales)
+        numbers, scales = float4_values(codes), powers_of_two(weight.scales)
+    elif weight.table is not None:
+        numbers = weight.table[codes.int()]
+    if weight.factors is not None:
+        scales = scales * weight.factors[:, None]
     zeros: torch.Tensor | int = weight.middle
     if weight.zeros is not None:
         zeros = weight.zeros.float()[..., None] * (ZERO_STEP if weight.bits == 4 else 1)
@@ -140,9 +167,16 @@ def pack_unit(group: int) -> int:
     return math.gcd(group, MAX_UNIT)
 
 
-def can_pack(num_inputs: int, group: int, bits: int) -> bool:
+def code_unit(group: int) -> int:
+    """The same where a unit may have two groups of 16 inputs."""
+    return max(pack_unit(group), _LEAST_UNIT)
+
+
+def can_pack(num_inputs: int, group: int, bits: int, *, has_table: bool = False) -> bool:
     """Whether the operation takes a weight of so many inputs in groups of this size."""
-    return num_inputs % group == 0 and pack_unit(group) >= (2 if bits == 4 else 1) * _LEAST_INPUTS
+    if has_table and 2 * group == _LEAST_UNIT:
+        return num_inputs % _LEAST_UNIT == 0
+    return num_inputs % group == 0 and pack_unit(group) >= (_LEAST_UNIT if bits == 4 else _LEAST_INPUTS)
 
 
 def byte_order(unit: int) -> list[int]:

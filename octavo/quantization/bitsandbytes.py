@@ -1,12 +1,14 @@
 """Checkpoints of bitsandbytes: NF4 and FP4 (arXiv:2305.14314), and INT8 (arXiv:2208.07339).
 
-Four-bit layers are expanded as they are loaded. Eight-bit ones are integers with a scale per output; their activations
-are not rounded, so none has to be kept apart as an outlier.
+Four-bit values share scales by blocks of the flattened weight, which are groups of inputs if rows have whole blocks.
+Eight-bit ones are integers with a scale per output; their activations are not rounded, so none has to be kept apart as
+an outlier.
 
 Source: https://github.com/bitsandbytes-foundation/bitsandbytes.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +17,7 @@ import torch
 
 from octavo.errors import UnsupportedModelError, WeightsError
 from octavo.hub.config_values import ConfigValues, invalid, quote
+from octavo.kernels.float4 import TABLES
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.grouped_weight import GroupedForm, GroupedWeight, Layout, StoredTensor
 from octavo.quantization.patterns import ModuleNames, module_names, names_in
@@ -22,6 +25,9 @@ from octavo.quantization.scheme import LinearScheme
 from octavo.quantization.stored_config import StoredConfig
 
 _MIDDLE, _LARGEST = 128, 127
+_BLOCK = 64
+"""Four-bit values that share a scale by default; of another number only the tensors tell."""
+_TABLE_ERROR = 1e-5
 _IGNORED = "llm_int8_skip_modules"
 _DEFAULTS = {"bnb_4bit_quant_type": "fp4"}
 _STORAGES = {
@@ -49,11 +55,11 @@ class FourBitLayout(Layout):
 
     @property
     def name(self) -> str:
-        return f"bitsandbytes {self.kind}"
+        return "bitsandbytes"
 
     @property
-    def form(self) -> GroupedForm | None:
-        return None
+    def form(self) -> GroupedForm:
+        return GroupedForm(4, _BLOCK, kind=self.kind)
 
     def tensors(self, shape: tuple[int, int]) -> dict[str, StoredTensor]:
         some, values = ((-1,),), (torch.float32,)
@@ -71,18 +77,20 @@ class FourBitLayout(Layout):
 
     def read(self, tensors: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> GroupedWeight:
         state = _state(tensors[f"{_STATE}{self.kind}"])
-        packed, table = tensors["weight"].flatten().view(torch.uint8), tensors["weight.quant_map"]
+        table = tensors["weight.quant_map"]
+        if not torch.allclose(table, table.new_tensor(TABLES[self.kind]), rtol=0, atol=_TABLE_ERROR):
+            raise WeightsError(f"The bitsandbytes weights have a quant_map that is not the table of {self.kind}.")
         largest = tensors["weight.absmax"]
         if self.is_nested:
             own = tensors["weight.nested_quant_map"][largest.long()]
             largest = own * _spread(tensors["weight.nested_absmax"], _count(state, "nested_blocksize"), len(own))
             largest += float(state.get("nested_offset", 0.0))
-        values = torch.empty(len(packed), 2, device=packed.device)
-        values[:, 0], values[:, 1] = table[(packed >> 4).int()], table[(packed & 15).int()]
-        values = values.view(-1)[: shape[0] * shape[1]]
-        values *= _spread(largest, _count(state, "blocksize"), len(values))
-        ones = torch.ones(shape[0], 1, device=packed.device)
-        return GroupedWeight(values.view(shape), ones, shape[1])
+        packed = tensors["weight"].flatten().view(torch.uint8)
+        codes = torch.stack((packed >> 4, packed & 15), -1).flatten()[: shape[0] * shape[1]].view(shape)
+        block = _count(state, "blocksize")
+        group = math.gcd(block, _BLOCK, shape[1])  # neither a block nor a row ends within such a group
+        scales = _spread(largest, block, codes.numel(), group).view(shape[0], -1)
+        return GroupedWeight(codes, scales, group, table=self.form.table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +187,8 @@ def _count(state: Mapping[str, Any], key: str) -> int:
     return value
 
 
-def _spread(values: torch.Tensor, block: int, size: int) -> torch.Tensor:
-    """Values of blocks for each of so many elements."""
+def _spread(values: torch.Tensor, block: int, size: int, group: int = 1) -> torch.Tensor:
+    """Values of blocks for each group of so many elements; ``group`` is a factor of ``block`` and ``size``."""
     if len(values) != -(-size // block):
         raise WeightsError(f"The bitsandbytes weights have {len(values)} blocks of {block} for {size} values.")
-    return values.repeat_interleave(block)[:size]
+    return values.repeat_interleave(block // group)[: size // group]

@@ -43,8 +43,8 @@ class Float4Layout(Layout):
         return NVFP4_GROUP if self.kind == "nvfp4" else MX_GROUP
 
     @property
-    def form(self) -> GroupedForm | None:
-        return GroupedForm(4, MX_GROUP, kind="mxfp4") if self.kind == "mxfp4" else None
+    def form(self) -> GroupedForm:
+        return GroupedForm(4, self.group, kind=self.kind)
 
     def tensors(self, shape: tuple[int, int]) -> dict[str, StoredTensor]:
         num_outputs, num_inputs = shape
@@ -54,12 +54,11 @@ class Float4Layout(Layout):
         return found | ({self.factor_name: StoredTensor(((), (1,), (1, 1)), FLOATS[::-1])} if is_nvfp4 else {})
 
     def read(self, tensors: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> GroupedWeight:
-        values = unpack(tensors[self.weight_name][None, :, None], torch.float32)[0, :, : shape[1]]
-        return GroupedWeight(values, self._scales(tensors), self.group)
-
-    def _scales(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """``[out, groups]`` float32."""
+        packed, scales, group = tensors[self.weight_name], tensors[_SCALES], self.form.group_of(shape[1])
         if self.kind == "mxfp4":
-            return powers_of_two(tensors[_SCALES])
-        scales, factor = tensors[_SCALES].float(), tensors[self.factor_name].float().reshape(())
-        return scales / factor if self.is_inverse else scales * factor
+            values = unpack(packed[None, :, None], torch.float32)[0, :, : shape[1]]
+            return GroupedWeight(values, powers_of_two(scales), group)
+        codes = torch.stack((packed & 15, packed >> 4), -1).flatten(1)[:, : shape[1]]
+        factor = tensors[self.factor_name].float().reshape(1, 1)
+        factors = (factor.reciprocal() if self.is_inverse else factor).expand(shape[0], 1)
+        return GroupedWeight(codes, scales.float(), group, table=self.form.table, factors=factors)

@@ -14,11 +14,8 @@ import torch
 
 from octavo.errors import WeightsError
 from octavo.kernels import FLOAT8
-from octavo.kernels.float4 import FLOAT4_VALUES, float4_values
+from octavo.kernels.float4 import FLOAT4_VALUES, TABLES, float4_values
 from octavo.quantization.slot import WeightPart
-
-_FLOAT4_STD = math.hypot(*FLOAT4_VALUES) / 4
-"""Of a uniform distribution over all sixteen codes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,8 @@ class GroupedForm:
         group: consecutive inputs that share a scale; -1 for all inputs.
         has_zeros: whether groups have zeros of their own; otherwise zero is in the middle of the codes.
         is_ordered: whether inputs may have to be reordered, so that those of a group are neighbours (act-order).
-        kind: what they are; floats have no zeros, and MXFP4 has powers of two as scales.
+        kind: what they are; only integers have zeros. MXFP4 has powers of two as scales, NVFP4 float8 values beside a
+            factor.
         rounds_inputs: whether they were made for activations that are rounded to int8, and have a scale per output.
         has_offsets: whether zeros are no whole numbers, so that what the middle of codes stands for is kept instead.
         stored_bits: of a value in the checkpoint, if devices keep it in more; 0 otherwise.
@@ -40,7 +38,7 @@ class GroupedForm:
     group: int
     has_zeros: bool = False
     is_ordered: bool = False
-    kind: Literal["integer", "float8", "mxfp4"] = "integer"
+    kind: Literal["integer", "float8", "mxfp4", "nvfp4", "nf4", "fp4"] = "integer"
     rounds_inputs: bool = False
     has_offsets: bool = False
     stored_bits: int = field(default=0, compare=False)
@@ -50,6 +48,11 @@ class GroupedForm:
         kind = f"{self.stored_bits or self.bits}-bit integers{kept}" if self.kind == "integer" else self.kind
         shared = "" if self.group < 0 else f" and {self.group} inputs"
         return f"{kind}, a scale per output{shared}{', in act-order' if self.is_ordered else ''}"
+
+    @property
+    def table(self) -> tuple[float, ...] | None:
+        """The values that codes are indices of; None if they are numbers."""
+        return TABLES.get(self.kind)
 
     def group_of(self, num_inputs: int) -> int:
         """Inputs that share a scale in a layer of so many."""
@@ -122,6 +125,8 @@ class GroupedWeight:
         group: inputs of a group; the last group may have fewer.
         zeros: ``[out, groups]`` float32, or the zero of all groups.
         order: ``[in]`` int64: column ``j`` of the codes belongs to the input ``order[j]``; None if they are in order.
+        table: the values that codes are indices of; None if they are numbers.
+        factors: ``[out, 1]`` float32, which the scales are multiplied by; None for 1.
     """
 
     codes: torch.Tensor
@@ -129,6 +134,13 @@ class GroupedWeight:
     group: int
     zeros: torch.Tensor | float = 0.0
     order: torch.Tensor | None = None
+    table: tuple[float, ...] | None = None
+    factors: torch.Tensor | None = None
+
+    @property
+    def whole_scales(self) -> torch.Tensor:
+        """Scales times factors, ``[out, groups]``."""
+        return self.scales if self.factors is None else self.scales * self.factors
 
     def of_part(self, part: WeightPart) -> "GroupedWeight":
         """The outputs, and the whole groups of inputs, that a module stores of a layer."""
@@ -151,6 +163,8 @@ class GroupedWeight:
             min(self.group, stop - start) if is_one else self.group,
             rows(self.zeros, groups) if isinstance(self.zeros, torch.Tensor) else self.zeros,
             self.order,
+            self.table,
+            None if self.factors is None else rows(self.factors, slice(None)),
         )
 
     def in_groups_of(self, group: int) -> "GroupedWeight":
@@ -164,9 +178,12 @@ class GroupedWeight:
     def values(self) -> torch.Tensor:
         """The weight itself, ``[out, in]`` float32, its inputs in the checkpoint's order."""
         num_inputs = self.codes.shape[1]
-        weight = self.codes.to(torch.float32, copy=True)
+        if self.table is None:
+            weight = self.codes.to(torch.float32, copy=True)
+        else:
+            weight = torch.tensor(self.table, device=self.codes.device)[self.codes.int()]
         weight -= self._by_input(self.zeros, num_inputs) if isinstance(self.zeros, torch.Tensor) else self.zeros
-        weight *= self._by_input(self.scales, num_inputs)
+        weight *= self._by_input(self.whole_scales, num_inputs)
         if self.order is None:
             return weight
         in_order = torch.empty_like(weight)
@@ -270,8 +287,15 @@ class Layout(ABC):
             codes, zeros = (codes.float() - zeros).to(FLOAT8), 0.0
         elif form.kind == "mxfp4":
             codes, zeros = float4_values(codes), 0.0
-            step = 2.0 ** round(math.log2(std / _FLOAT4_STD))
-        groups = form.num_groups(num_inputs)
-        return GroupedWeight(
-            codes, torch.full((num_outputs, groups), step, device=device), form.group_of(num_inputs), zeros
-        )
+            step = 2.0 ** round(math.log2(std / _std_of(FLOAT4_VALUES)))
+        elif form.table is not None:
+            zeros, step = 0.0, std / _std_of(form.table)
+        scales = torch.ones(num_outputs, form.num_groups(num_inputs), device=device)
+        factors = torch.full((num_outputs, 1), step, device=device)
+        weight = GroupedWeight(codes, scales, form.group_of(num_inputs), zeros, table=form.table, factors=factors)
+        return weight if form.kind == "nvfp4" else replace(weight, scales=weight.whole_scales, factors=None)
+
+
+def _std_of(table: tuple[float, ...]) -> float:
+    """Of a uniform distribution over all sixteen codes."""
+    return math.hypot(*table) / 4

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import torch
 
+from octavo.errors import WeightsError
 from octavo.kernels import FLOAT8, FORMATS, LANES, LinearOp, int8_linear
 from octavo.kernels.blocks import INPUT_GROUP
 from octavo.kernels.float4 import exponents_of, float4_codes
@@ -22,9 +23,9 @@ from octavo.kernels.grouped import (
     GroupedTensors,
     ReorderedLinear,
     can_pack,
+    code_unit,
     grouped_linear,
     pack_codes,
-    pack_unit,
 )
 from octavo.quantization.blocks import BlockScheme, pack_blocks
 from octavo.quantization.float8_layout import Float8Layout
@@ -114,6 +115,8 @@ class _GroupedScheme(StoredScheme):
     def divides_inputs(self, inputs: range, in_features: int) -> bool:
         if len(inputs) == in_features:
             return True
+        if self.form.table is not None:
+            return True  # parts of other sizes than groups have are expanded
         group = self.form.group_of(in_features)
         is_whole = inputs.start % group == 0 and inputs.stop % group == 0
         is_within = inputs.start // group == (inputs.stop - 1) // group
@@ -138,7 +141,7 @@ class _GroupedScheme(StoredScheme):
 
 @dataclass(frozen=True, slots=True)
 class PackedScheme(_GroupedScheme):
-    """Packed integers, or float8 values, with a scale per output and group; each GEMM unpacks them."""
+    """Packed integers, floats or indices of a table, with a scale per output and group; each GEMM unpacks them."""
 
     @property
     def kept_as(self) -> str:
@@ -146,33 +149,40 @@ class PackedScheme(_GroupedScheme):
 
     @property
     def expert_form(self) -> GroupedForm | None:
-        return replace(self.form, rounds_inputs=self._rounds_inputs)
+        return None if self.form.table is not None else replace(self.form, rounds_inputs=self._rounds_inputs)
 
     @property
     def stored_as(self) -> str:
         return f"int{self.form.bits}" if self.form.kind == "integer" else self.form.kind
 
     def fits(self, in_features: int, part_sizes: Sequence[int]) -> bool:
-        return can_pack(in_features, self.form.group_of(in_features), self.form.bits)
+        form = self.form
+        return can_pack(in_features, form.group_of(in_features), form.bits, has_table=form.table is not None)
 
     def create(self, module: LinearWeights, *, bias: bool) -> None:
         form, size = self.form, (module.out_features, module.in_features * self.form.bits // 8)
         groups = module.out_features, form.num_groups(module.in_features)
         codes = empty_parameter(*size, dtype=FLOAT8 if form.kind == "float8" else torch.uint8)
-        scale_type = torch.uint8 if form.kind == "mxfp4" else torch.float32
+        scale_type = {"mxfp4": torch.uint8, "nvfp4": FLOAT8}.get(form.kind, torch.float32)
+        factors = empty_parameter(module.out_features, dtype=torch.float32) if form.kind == "nvfp4" else None
         module.register_parameter("weight", codes)
         module.register_parameter("weight_scale", empty_parameter(*groups, dtype=scale_type))
         zeros = None
         if form.has_zeros:
             zeros = empty_parameter(*groups, dtype=torch.float16 if form.has_offsets else torch.uint8)
         module.register_parameter("weight_zero", zeros)
+        module.register_parameter("weight_factor", factors)
         self._create_order(module)
         module.register_parameter("bias", empty_parameter(module.out_features) if bias else None)
 
     def make_gemm(self, module: LinearWeights) -> tuple[LinearOp, bool]:
-        zeros = module.get_parameter("weight_zero").data if self.form.has_zeros else None
-        fields = (None, self.form.bits, zeros) if self.form.has_offsets else (zeros, self.form.bits, None)
-        weight = GroupedTensors(module.weight.data, module.weight_scale.data, *fields)
+        form, device = self.form, module.weight.device
+        zeros = module.get_parameter("weight_zero").data if form.has_zeros else None
+        zeros, offsets = (None, zeros) if form.has_offsets else (zeros, None)
+        table = None if form.table is None else torch.tensor(form.table, dtype=torch.float32, device=device)
+        factors = module.get_parameter("weight_factor").data if form.kind == "nvfp4" else None
+        codes, scales = module.weight.data, module.weight_scale.data
+        weight = GroupedTensors(codes, scales, zeros, form.bits, offsets, table, factors)
         bias = None if module.bias is None else module.bias.data
         op, is_copied = grouped_linear(
             weight.codes,
@@ -196,8 +206,12 @@ class PackedScheme(_GroupedScheme):
         codes, scales = weight.codes, weight.scales
         if self.form.kind == "mxfp4":
             codes, scales = float4_codes(codes), exponents_of(scales)
+        elif self.form.table is not None:
+            self._check_group(module, weight)
+        if weight.factors is not None:
+            module.get_parameter("weight_factor").data[part.outputs] = weight.factors[:, 0]
         if self.form.bits == 4:
-            codes = pack_codes(codes, pack_unit(weight.group))
+            codes = pack_codes(codes, code_unit(weight.group))
         self._place(module, part).copy_(codes)
         module.weight_scale.data[part.outputs] = scales
         if self.form.has_zeros:
@@ -207,6 +221,15 @@ class PackedScheme(_GroupedScheme):
             elif self.form.bits == 4:
                 zeros = zeros / ZERO_STEP
             module.get_parameter("weight_zero").data[part.outputs] = zeros
+
+    def _check_group(self, module: LinearWeights, weight: GroupedWeight) -> None:
+        """Reject groups that are not those of the form."""
+        group = self.form.group_of(module.in_features)
+        if weight.group != group:
+            raise WeightsError(
+                f"The {self.layout.name} weights have a scale for {weight.group} values; GPUs keep those packed that "
+                f"have one for a multiple of {group}. Load them with --dtype float32, which expands them."
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,19 @@ from octavo.quantization.scheme import PlainScheme
 
 BLOCK, NESTED_BLOCK, OFFSET = 64, 16, 0.05
 CONFIG = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+# bitsandbytes.functional.get_4bit_type
+TABLES = {
+    "nf4": (
+        *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+        *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
+        *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+    ),
+    "fp4": (
+        *(0.0, 0.0052083334885537624, 0.6666666865348816, 1.0, 0.3333333432674408, 0.5, 0.1666666716337204, 0.25),
+        *(0.0, -0.0052083334885537624, -0.6666666865348816, -1.0, -0.3333333432674408, -0.5, -0.1666666716337204),
+        -0.25,
+    ),
+}
 Stored = tuple[dict[str, torch.Tensor], torch.Tensor]
 
 
@@ -23,13 +36,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("plain"), hidden_size=64, intermediate_size=96)
 
 
-def four_bits(shape: tuple[int, int], kind: str, random: torch.Generator, *, is_nested: bool) -> Stored:
+def four_bits(
+    shape: tuple[int, int], kind: str, random: torch.Generator, *, is_nested: bool, block: int = BLOCK
+) -> Stored:
     size = shape[0] * shape[1]
-    table = torch.linspace(-1, 1, 16)
+    table = torch.tensor(TABLES[kind])
     indices = torch.randint(16, (size,), generator=random)
-    state = {"quant_type": kind, "blocksize": BLOCK, "shape": list(shape), "dtype": "bfloat16"}
+    state = {"quant_type": kind, "blocksize": block, "shape": list(shape), "dtype": "bfloat16"}
     tensors = {"weight": (indices[::2] * 16 + indices[1::2]).to(torch.uint8)[:, None], "weight.quant_map": table}
-    num_blocks = -(-size // BLOCK)
+    num_blocks = -(-size // block)
     if is_nested:
         outer = torch.randint(256, (num_blocks,), generator=random)
         outer_table = torch.linspace(-1, 1, 256)
@@ -45,7 +60,7 @@ def four_bits(shape: tuple[int, int], kind: str, random: torch.Generator, *, is_
         scales = tensors["weight.absmax"] = 0.1 * torch.rand(num_blocks, generator=random)
     text = json.dumps(state).encode()
     tensors[f"weight.quant_state.bitsandbytes__{kind}"] = torch.tensor(list(text), dtype=torch.uint8)
-    return tensors, (table[indices] * scales[torch.arange(size) // BLOCK]).view(shape)
+    return tensors, (table[indices] * scales[torch.arange(size) // block]).view(shape)
 
 
 @pytest.mark.parametrize("kind", ["nf4", "fp4"])

@@ -336,8 +336,8 @@ def test_gguf_files_stay_as_they_are_unless_float32_is_asked_for(settings: dict[
         ),
         (
             {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
-            "bitsandbytes nf4; expanded at load",
-            "bitsandbytes nf4; expanded at load",
+            "bitsandbytes: nf4, a scale per output and 64 inputs; expanded at load",
+            "bitsandbytes: nf4, a scale per output and 64 inputs; unpacked in each GEMM",
         ),
     ],
     ids=["gptq", "awq", "int8", "blocks", "nf4"],

@@ -3,9 +3,10 @@
 On Hopper, integers in groups of a multiple of 128 inputs are multiplied by :mod:`grouped_hopper` from 17 to 1,024 rows,
 those of 4 bits by :mod:`octavo.kernels.cuda.grouped_gemm` up to 256, and by :mod:`grouped_direct` up to 16; codes of 8
 bits by :mod:`grouped_bytes` up to 16 rows; floats of 4 bits by :mod:`unit_gemm` up to 64 rows; other codes of 4 by
-:mod:`grouped_stream` up to 8. For what they do not take, :mod:`grouped_kernel` multiplies few rows, and the vendor's
-library many; on Hopper, float8 values in blocks are multiplied as they are (:mod:`block_float8`). Each of them adds in
-an order of its own. Where a row's bits must not depend on the others, :mod:`grouped_kernel` multiplies all.
+:mod:`grouped_stream` up to 8. For what they do not take, such as codes of a table, :mod:`grouped_kernel` multiplies few
+rows, and the vendor's library many; on Hopper, float8 values in blocks are multiplied as they are
+(:mod:`block_float8`). Each of them adds in an order of its own. Where a row's bits must not depend on the others,
+:mod:`grouped_kernel` multiplies all.
 """
 
 import torch
@@ -18,8 +19,9 @@ from octavo.kernels.cuda.grouped_gemm import GroupedGemm
 from octavo.kernels.cuda.grouped_gemm_tiles import MAX_ROWS as MAX_CLUSTER_ROWS
 from octavo.kernels.cuda.grouped_gemm_tiles import GroupedTile
 from octavo.kernels.deferred_norm import DeferredNorm, WeightedRows
-from octavo.kernels.grouped import ZERO_STEP, GroupedTensors, pack_unit
+from octavo.kernels.grouped import ZERO_STEP, GroupedTensors
 from octavo.kernels.linear import GATES, LinearOp
+from octavo.kernels.scaled import FLOAT8
 from octavo.kernels.triton import (
     grouped_bytes,
     grouped_direct,
@@ -48,6 +50,7 @@ MAX_ROWS = 64
 Tile = BytesTile | DirectTile | GroupedTile | HopperTile | StreamTile | UnitTile
 """A kernel for Hopper, by its tile."""
 
+_ROW_TYPES = (torch.bfloat16, torch.float16)
 _MAX_PARTS = 16
 _NUM_DEQUANTIZED = 2048
 """Values that a program dequantises: 128 threads have 16 each, 8 neighbours in both halves of a unit."""
@@ -80,7 +83,7 @@ class GroupedLinear(LinearOp):
         self.has_rows = rows_dtype is not None
         self._is_hopper = not (deterministic or IS_INTERPRETED) and linear.is_supported(device)
         self._num_sms = num_multiprocessors(device)
-        num_units = weight.num_inputs // pack_unit(weight.group)
+        num_units = weight.num_inputs // weight.unit
         self._num_parts = choose_parts(len(weight.codes), num_units, self._num_sms)
         self._choices: dict[tuple[int, torch.dtype], Tile | None] = {}
         self._term_kind = kind_of(weight) if self._is_hopper else None
@@ -94,9 +97,11 @@ class GroupedLinear(LinearOp):
         self._blocks = None if scales is None else BlockFloat8Linear(weight.codes, scales, bias)
         self._num_sharing = count_sharing(weight) if self._is_hopper and grouped_bytes.reads(weight) else 0
         self._space: Workspace | None = None
+        # Made here, since a recorded step would have none but its own memory.
+        self._tables = {} if weight.table is None else {dtype: weight.table.to(dtype) for dtype in _ROW_TYPES}
 
     def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        if x.dtype not in (torch.bfloat16, torch.float16):
+        if x.dtype not in _ROW_TYPES:
             y = F.linear(x, grouped.dequantize(self._weight, x.dtype), self._bias)
         else:
             rows = x.reshape(-1, x.shape[-1])
@@ -107,7 +112,7 @@ class GroupedLinear(LinearOp):
         blocks = self._choose_blocks(x)
         if blocks is not None:
             return blocks(x, activation)
-        has_tile = x.dtype in (torch.bfloat16, torch.float16)
+        has_tile = x.dtype in _ROW_TYPES
         tile = self.choose(len(x), x.dtype, is_gated=True) if has_tile else None
         if tile is None or (isinstance(tile, HopperTile) and not grouped_hopper.gates(self._weight)):
             return GATES[activation](self(x))
@@ -269,7 +274,8 @@ class GroupedLinear(LinearOp):
         space = self._space = reserve_workspace(x.device, *needed, at_hand=self._space)
         grouped_kernel[(tiles_n, self._num_parts if splits else 1, tiles_m)](
             x,
-            *_pointers(self._weight),
+            # The compiler would copy 32-bit values of a table to shared memory one by one, ahead of their use.
+            *_pointers(self._weight._replace(table=self._tables.get(x.dtype))),
             self._bias,
             y,
             space.partials,
@@ -321,7 +327,7 @@ def dequantize(
     weight: GroupedTensors, num_outputs: int, dtype: torch.dtype, *, first: int = 0, index: torch.Tensor | None = None
 ) -> torch.Tensor:
     """The values of some outputs, ``[n, in]``: those from the first one on, or those of ``index``, ``[n]`` int64."""
-    own = [None if tensor is None else tensor[first:] for tensor in _pointers(weight)]
+    own = _pointers(weight.of_outputs(slice(first, None)))
     values = torch.empty(num_outputs, weight.num_inputs, dtype=dtype, device=weight.codes.device)
     constants = _constants(weight)
     block_n = _NUM_DEQUANTIZED // constants["UNIT"]
@@ -352,11 +358,12 @@ def choose_parts(num_channels: int, num_units: int, num_sms: int) -> int:
 
 
 def _pointers(weight: GroupedTensors) -> tuple[torch.Tensor | None, ...]:
-    return weight.codes, weight.scales, weight.zeros, weight.offsets
+    scales = weight.scales.view(torch.uint8) if weight.scales.dtype is FLOAT8 else weight.scales
+    return weight.codes, scales, weight.zeros, weight.offsets, weight.table, weight.factors
 
 
 def _constants(weight: GroupedTensors) -> dict[str, int]:
-    unit = pack_unit(weight.group)
+    unit = weight.unit
     return {
         "BITS": weight.bits,
         "IS_FLOAT": weight.is_float4,

@@ -2,7 +2,8 @@
 
 The weight is the M operand of the tensor cores. A program multiplies 64 outputs by 16 to 64 rows, one unit of inputs at
 a time: codes less their zeros, in eighths, are small integers, which every type of activations has exactly, and the
-sums of a unit are scaled in float32. The sum over the inputs is split into parts, one program each, so that every
+sums of a unit are scaled in float32. Codes of a table become its values, in the type of activations. A unit of two
+groups has two sums, one for each half. The sum over the inputs is split into parts, one program each, so that every
 multiprocessor reads. The last program of a tile to arrive adds them in their order.
 
 Where the parts are divided follows from the weight alone. So an output's bits depend only on its own row and weights.
@@ -23,6 +24,8 @@ def grouped_kernel(
     scales,
     zeros,
     offsets,
+    table,
+    factors,
     bias,
     y,
     partials,
@@ -47,7 +50,8 @@ def grouped_kernel(
 
     Args:
         x: ``[num_rows, num_features]``, rows ``x_stride`` apart.
-        codes, scales, zeros, offsets: see :class:`octavo.kernels.grouped.GroupedTensors`.
+        codes, scales, zeros, offsets, table, factors: see :class:`octavo.kernels.grouped.GroupedTensors`; scales
+            that are float8 values are their bytes here, and the table is of the type of ``x``.
         bias: one value per channel, or None.
         y: ``[num_rows, num_channels]``.
         partials: float32 ``[num_parts, num_rows, channels padded to whole tiles]`` if ``SPLIT``.
@@ -56,14 +60,14 @@ def grouped_kernel(
         IS_FLOAT: whether codes are 4-bit floats, with exponents as scales.
         MIDDLE: the zero of groups that have none of their own, as zeros are stored.
         UNIT: inputs that are packed together and multiplied at a time.
-        GROUP_UNITS: units of a group.
+        GROUP_UNITS: units of a group; 0 if a group is half a unit.
         SPLIT: whether a program computes one part; otherwise it adds all parts, bit-equal.
     """
     tile_n, part, tile_m = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     n = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     num_units = num_features // UNIT
-    num_groups = num_units // GROUP_UNITS
+    num_groups = _groups(num_units, GROUP_UNITS)
     # Rows past the end read the last row instead: cheaper than a mask, and they are not stored.
     rows = tl.minimum(n, num_channels - 1).to(tl.int64)
     code_rows = codes + rows * (num_features * BITS // 8)
@@ -74,14 +78,14 @@ def grouped_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     if SPLIT:
         total = _multiply(
-            x_rows, code_rows, scales, zeros, offsets, rows * num_groups, is_row, part, num_parts, num_units,
+            x_rows, code_rows, scales, zeros, offsets, table, rows * num_groups, is_row, part, num_parts, num_units,
             BITS, IS_FLOAT, MIDDLE, UNIT, GROUP_UNITS, BLOCK_M, BLOCK_N, STAGES,
         )  # fmt: skip
     else:
         total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
         for each in range(num_parts):
             total += _multiply(
-                x_rows, code_rows, scales, zeros, offsets, rows * num_groups, is_row, each, num_parts, num_units,
+                x_rows, code_rows, scales, zeros, offsets, table, rows * num_groups, is_row, each, num_parts, num_units,
                 BITS, IS_FLOAT, MIDDLE, UNIT, GROUP_UNITS, BLOCK_M, BLOCK_N, STAGES,
             )  # fmt: skip
     is_last = part >= 0
@@ -98,6 +102,8 @@ def grouped_kernel(
             tl.store(arrival, 0)
             total = add_parts(spots, stride, num_parts, is_row[None, :], BLOCK_M, BLOCK_N)
     if is_last:
+        if factors is not None:
+            total *= tl.load(factors + n, mask=n < num_channels, other=0.0)[:, None]
         if bias is not None:
             total += tl.load(bias + n, mask=n < num_channels, other=0.0).to(tl.float32)[:, None]
         spots_y = y + m[None, :].to(tl.int64) * num_channels + n[:, None]
@@ -111,6 +117,7 @@ def _multiply(
     scales,
     zeros,
     offsets,
+    table,
     group_rows,
     is_row,
     part,
@@ -137,15 +144,21 @@ def _multiply(
             packed = _in_order(packed, BLOCK_N, WIDTH)
         x_spots = x_rows[:, None] + unit * UNIT + columns[None, :]
         x_low = tl.load(x_spots, mask=is_row[:, None], other=0.0)
-        spots = group_rows + unit // GROUP_UNITS
-        scale = _scale(tl.load(scales + spots), BITS, IS_FLOAT)
+        spots = group_rows + _groups(unit, GROUP_UNITS)
+        scale = _scale(tl.load(scales + spots), table, BITS, IS_FLOAT)
         zero = tl.full((BLOCK_N,), MIDDLE, tl.int16)
         if zeros is not None:
             zero = tl.load(zeros + spots).to(tl.int16)
         if BITS == 4:
             x_high = tl.load(x_spots + WIDTH, mask=is_row[:, None], other=0.0)
-            product = tl.dot(_numbers(packed & 15, zero[:, None], IS_FLOAT).to(dtype), x_low.T)
-            product = tl.dot(_numbers(packed >> 4, zero[:, None], IS_FLOAT).to(dtype), x_high.T, product)
+            product = tl.dot(_numbers(packed & 15, zero[:, None], table, IS_FLOAT).to(dtype), x_low.T)
+            high = _numbers(packed >> 4, zero[:, None], table, IS_FLOAT).to(dtype)
+            if GROUP_UNITS == 0:
+                total += scale[:, None] * product
+                scale = _scale(tl.load(scales + spots + 1), table, BITS, IS_FLOAT)
+                product = tl.dot(high, x_high.T)
+            else:
+                product = tl.dot(high, x_high.T, product)
         elif packed.dtype == tl.uint8:
             product = tl.dot((packed.to(tl.int16) - zero[:, None]).to(dtype), x_low.T)
         else:
@@ -167,10 +180,23 @@ def _in_order(packed, ROWS: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _numbers(codes, zero, IS_FLOAT: tl.constexpr):
-    """Codes of 4 bits before they are scaled, as small integers: eight times the value; twice that of floats."""
+def _groups(units, GROUP_UNITS: tl.constexpr):
+    """The whole groups of so many units."""
+    if GROUP_UNITS == 0:
+        count = units * 2
+    else:
+        count = units // GROUP_UNITS
+    return count
+
+
+@triton.jit
+def _numbers(codes, zero, table, IS_FLOAT: tl.constexpr):
+    """Codes of 4 bits before they are scaled: values of a table, or small integers, which are eight times the value,
+    and of floats twice."""
     numbers = codes.to(tl.int16)
-    if IS_FLOAT:
+    if table is not None:
+        numbers = tl.load(table + numbers)
+    elif IS_FLOAT:
         exponent = (numbers >> 1) & 3
         size = ((numbers & 1) + tl.where(exponent > 0, 2, 0)) << (tl.maximum(exponent, 1) - 1)
         numbers = tl.where(numbers < 8, size, -size).to(tl.int16)
@@ -180,10 +206,19 @@ def _numbers(codes, zero, IS_FLOAT: tl.constexpr):
 
 
 @triton.jit
-def _scale(stored, BITS: tl.constexpr, IS_FLOAT: tl.constexpr):
-    """Scales of :func:`_numbers`, or as they are for 8 bits; those of floats are powers of two by their exponents."""
+def _scale(stored, table, BITS: tl.constexpr, IS_FLOAT: tl.constexpr):
+    """Scales of :func:`_numbers`, or as they are for 8 bits; those of floats are powers of two by their exponents.
+
+    Beside a table, bytes are float8 values (e4m3), which not all GPUs convert; but for the bias of the exponent they
+    are the upper bits of float16.
+    """
     scale = stored.to(tl.float32)
-    if IS_FLOAT:
+    if table is not None:
+        if stored.dtype == tl.uint8:
+            bits = stored.to(tl.uint16)
+            bits = ((bits & 0x80) << 8) | ((bits & 0x7F) << 7)
+            scale = bits.to(tl.float16, bitcast=True).to(tl.float32) * 256.0
+    elif IS_FLOAT:
         scale = (stored.to(tl.int32) << 23).to(tl.float32, bitcast=True) * 0.5
     elif BITS == 4:
         scale = scale * 0.125
@@ -196,6 +231,8 @@ def dequantize_kernel(
     scales,
     zeros,
     offsets,
+    table,
+    factors,
     index,  # the channels, int64; None for those in order
     values,
     num_channels,
@@ -217,8 +254,14 @@ def dequantize_kernel(
     if index is not None:
         _wait(PDL)
         rows = tl.load(index + n, is_channel, other=0)
-    spots = rows * (num_features // UNIT // GROUP_UNITS) + unit // GROUP_UNITS
-    scale = _scale(tl.load(scales + spots, is_channel), BITS, IS_FLOAT)[:, None]
+    spots = rows * _groups(num_features // UNIT, GROUP_UNITS) + _groups(unit, GROUP_UNITS)
+    scale = _scale(tl.load(scales + spots, is_channel), table, BITS, IS_FLOAT)[:, None]
+    high_scale = scale
+    if GROUP_UNITS == 0:
+        high_scale = _scale(tl.load(scales + spots + 1, is_channel), table, BITS, IS_FLOAT)[:, None]
+    if factors is not None:
+        factor = tl.load(factors + rows, is_channel)[:, None]
+        scale, high_scale = scale * factor, high_scale * factor
     zero = tl.full((BLOCK_N,), MIDDLE, tl.int16)
     if zeros is not None:
         zero = tl.load(zeros + spots, is_channel).to(tl.int16)
@@ -241,8 +284,8 @@ def dequantize_kernel(
         third, fourth = _pair(words + 2 * WORDS, pair, mask), _pair(words + 3 * WORDS, pair, mask)
         both = tl.join(tl.join(first, third), tl.join(second, fourth)).reshape(BLOCK_N, HALF // 2)
         packed = tl.join(both & 255, both >> 16).reshape(BLOCK_N, HALF)
-        low = _numbers(packed & 15, zero, IS_FLOAT).to(tl.float32) * scale + offset
-        high = _numbers(packed >> 4, zero, IS_FLOAT).to(tl.float32) * scale + offset
+        low = _numbers(packed & 15, zero, table, IS_FLOAT).to(tl.float32) * scale + offset
+        high = _numbers(packed >> 4, zero, table, IS_FLOAT).to(tl.float32) * high_scale + offset
         spots_y += tl.arange(0, HALF)[None, :]
         if index is None:
             _wait(PDL)

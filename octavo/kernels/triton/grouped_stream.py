@@ -52,7 +52,8 @@ def choose_tile(weight: GroupedTensors, num_rows: int, num_sms: int) -> StreamTi
     Args:
         num_rows: rows of ``x``.
     """
-    is_read = weight.bits == 4 and weight.offsets is None and weight.codes.data_ptr() % 16 == 0
+    has_numbers = weight.bits == 4 and weight.offsets is None and weight.table is None
+    is_read = has_numbers and weight.codes.data_ptr() % 16 == 0
     if not 0 < num_rows <= MAX_ROWS or not is_read:
         return None
     num_wide = -(-len(weight.codes) // 64)

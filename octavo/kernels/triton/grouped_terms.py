@@ -34,16 +34,15 @@ def kind_of(weight: GroupedTensors) -> TermKind | None:
 
     Of groups of 16 or 32 inputs it depends on the largest scale, for which this waits for the device.
     """
-    is_integer = weight.codes.dtype is torch.uint8 and not weight.is_float4
-    if weight.num_inputs % UNIT != 0 or weight.codes.data_ptr() % 16 != 0:
+    if weight.table is not None or weight.num_inputs % UNIT != 0 or weight.codes.data_ptr() % 16 != 0:
         return None
-    if is_integer and weight.offsets is None and weight.group % UNIT == 0:
+    if weight.is_integer and weight.offsets is None and weight.group % UNIT == 0:
         return "wide"
     if weight.group not in SMALL_GROUPS or (weight.bits == 4 and weight.group == 16):
         return None
     if weight.is_float4:
         return "powers" if int(weight.scales.max()) <= LARGEST_EXPONENT else None
-    return "small" if is_integer and bool(_small_pairs(weight).isfinite().all()) else None
+    return "small" if weight.is_integer and bool(_small_pairs(weight).isfinite().all()) else None
 
 
 def make_terms(weight: GroupedTensors, kind: TermKind) -> torch.Tensor:

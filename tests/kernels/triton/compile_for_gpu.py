@@ -50,11 +50,13 @@ from octavo.layers.moe import Router
 from octavo.layers.weights import finish
 from octavo.models.registry import build_model
 from octavo.quantization import scheme
+from octavo.quantization.bitsandbytes import parse_bitsandbytes
 from octavo.quantization.block_config import parse_gguf, round_to_int8, round_to_mxfp4
 from octavo.quantization.cache_format import CacheFormat
 from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
 from octavo.quantization.float8_config import parse_float8, round_to_float8
 from octavo.quantization.gptq import parse_gptq
+from octavo.quantization.modelopt import parse_modelopt
 from octavo.quantization.quark import parse_quark
 from octavo.records import NgramDrafts
 from octavo.records.experts import ExpertSpec
@@ -76,6 +78,8 @@ CASES: dict[str, tuple[str, torch.dtype, int, bool]] = {
     "llama-bfloat16-bytes": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-int8": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "llama-bfloat16-mxfp4": ("LlamaForCausalLM", torch.bfloat16, 64, False),
+    "llama-bfloat16-nvfp4": ("LlamaForCausalLM", torch.bfloat16, 64, False),
+    "llama-float16-nf4": ("LlamaForCausalLM", torch.float16, 64, True),
     "llama-bfloat16-gguf": ("LlamaForCausalLM", torch.bfloat16, 64, False),
     "qwen3-moe-bfloat16": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
     "qwen3-moe-bfloat16-float8": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
@@ -146,7 +150,7 @@ def main(case: str) -> None:
     second = "sliding_attention" if architecture.startswith(("Gemma", "GptOss")) else "full_attention"
     windows = ("full_attention", second)[: 1 if architecture.startswith("Deepseek") or "Moe" in architecture else 2]
     # Steps of 128 inputs take other kernels than those of 32.
-    has_steps = case.endswith(("wide-groups", "bytes", "gguf")) or case == "llama-bfloat16-mxfp4"
+    has_steps = case.endswith(("wide-groups", "bytes", "gguf", "nvfp4", "nf4")) or case == "llama-bfloat16-mxfp4"
     hidden, between = (256, 384) if has_steps else (64, 96)
     if case.endswith("blocks"):
         hidden, between = 512, 512
@@ -186,6 +190,11 @@ def main(case: str) -> None:
         quantization = parse_gptq({"bits": 4, "group_size": group, "sym": False}, options)
     elif case.endswith("mxfp4"):
         quantization = round_to_mxfp4(replace(options, has_groups=True))
+    elif case.endswith("nvfp4"):
+        quantization = parse_modelopt({"quant_algo": "NVFP4"}, replace(options, has_groups=True))
+    elif case.endswith("nf4"):
+        raw = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+        quantization = parse_bitsandbytes(raw, replace(options, has_groups=True))
     elif case.endswith("gguf"):
         kinds = {"self_attn.q_proj": "Q4_K", "self_attn.k_proj": "Q4_K", "self_attn.v_proj": "Q6_K"}
         kinds |= {"self_attn.o_proj": "Q5_K", "mlp.gate_proj": "Q4_K", "mlp.up_proj": "Q4_K", "mlp.down_proj": "Q6_K"}
@@ -212,7 +221,7 @@ def main(case: str) -> None:
             parameter.zero_()  # not all bytes are scales
         elif case.endswith("blocks") and parameter.dtype is torch.float32:
             parameter.fill_(1)  # a scale for each block
-        elif case.endswith("gguf") and parameter.dtype in (torch.float32, torch.float16):
+        elif case.endswith(("gguf", "int4")) and parameter.dtype in (torch.float32, torch.float16):
             parameter.fill_(1)  # scales and offsets are finite
     for module in model.modules():
         if isinstance(module, Router):

@@ -24,6 +24,8 @@ CASES = {
     "llama-bfloat16-bytes": True,
     "llama-bfloat16-int8": True,
     "llama-bfloat16-mxfp4": True,
+    "llama-bfloat16-nvfp4": True,
+    "llama-float16-nf4": True,
     "llama-bfloat16-gguf": True,
     "llama-bfloat16": True,
     "qwen3-moe-bfloat16": True,
@@ -67,7 +69,7 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
     indexer = {"_score_kernel", "_choose_kernel", "_store_kernel"}
     assert names & indexer == (indexer if case.endswith("indexer") else set())
     has_experts = "-moe-" in case or case.startswith("gpt-oss")
-    stored = case.endswith(("float8", "blocks", "int4", "int8", "mxfp4", "bytes", "gguf"))
+    stored = case.endswith(("float8", "blocks", "int4", "int8", "mxfp4", "nvfp4", "nf4", "bytes", "gguf"))
     experts = {"order_kernel", "sum_kernel", "logits_kernel", "choose_kernel"}
     # An indexer's heads are weighed as experts are.
     others = {"logits_kernel"} if case.endswith("indexer") else set()
@@ -105,10 +107,13 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
     elif case.endswith(("bytes", "gguf")):
         packed = {"bytes_kernel", "hopper_grouped_kernel"}
         packed |= {"dequantize_kernel"} if case.endswith("gguf") else set()  # the embedding's rows
+    elif case.endswith("nvfp4"):
+        packed = {"grouped_kernel", "dequantize_kernel"}
+    elif case.endswith("nf4"):
+        packed = {"grouped_kernel"}  # a deterministic engine's
     elif case.endswith("blocks"):
         packed = {"bytes_kernel", "grouped_kernel", "dequantize_kernel"}
     elif case.endswith("int4"):
         packed = {"grouped_kernel", "stream_grouped_kernel", "dequantize_kernel"}
-        # One layer's inputs are whole blocks of 128.
-        packed |= {"bytes_kernel", "hopper_grouped_kernel"} if case.startswith("llama") else set()
+        packed |= {"bytes_kernel", "hopper_grouped_kernel"}  # one layer's inputs are whole blocks of 128
     assert names & kernels == packed

@@ -7,9 +7,12 @@ import torch
 from product_case import random
 
 from octavo.kernels import grouped
+from octavo.kernels.float4 import TABLES
 from octavo.kernels.grouped import GroupedTensors, pack_codes, pack_unit
 from octavo.kernels.triton import grouped as triton_grouped
+from octavo.kernels.triton import grouped_bytes, grouped_stream, unit_gemm
 from octavo.kernels.triton.grouped import GroupedLinear, choose_parts
+from octavo.kernels.triton.grouped_terms import kind_of
 
 # Triton's interpreter multiplies no bfloat16.
 DTYPES = [torch.float16, *([torch.bfloat16] if torch.cuda.is_available() else [])]
@@ -23,6 +26,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "8-bits-zeros": {"bits": 8, "zeros": "integers", "group": 64},
     "one-group": {"group": 256},
     "mxfp4": {"group": 32, "scales": "exponents"},
+    "nvfp4": {"group": 16, "table": "nvfp4"},
+    "nf4": {"group": 64, "table": "nf4"},
+    "fp4-groups-of-32": {"group": 32, "table": "fp4"},
 }
 
 
@@ -42,8 +48,18 @@ def make(device: torch.device, num_outputs: int, num_inputs: int, kind: str) -> 
     packed = pack_codes(codes, pack_unit(chosen["group"])) if chosen["bits"] == 4 else codes
     if "scales" in chosen:
         scales = torch.randint(122, 126, groups, generator=generator, dtype=torch.uint8)
-    tensors = [None if tensor is None else tensor.to(device) for tensor in (packed, scales, zeros, offsets)]
-    return GroupedTensors(*tensors[:3], chosen["bits"], tensors[3])
+    table = factors = None
+    if "table" in chosen:
+        table = torch.tensor(TABLES[chosen["table"]])
+        packed = pack_codes(codes, max(chosen["group"], 32))
+        if chosen["table"] == "nvfp4":
+            # All float8 values are scales, subnormal and negative ones too.
+            scales = torch.randint(256, groups, generator=generator, dtype=torch.uint8)
+            scales = torch.where(scales % 128 == 127, 1, scales).to(torch.uint8).view(torch.float8_e4m3fn)
+            factors = (0.5 + torch.rand(num_outputs, generator=generator)) / 1000 / num_inputs**0.5
+    tensors = (packed, scales, zeros, offsets, table, factors)
+    found = [None if tensor is None else tensor.to(device) for tensor in tensors]
+    return GroupedTensors(*found[:3], chosen["bits"], *found[3:])
 
 
 def expected(weight: GroupedTensors, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -61,6 +77,27 @@ def test_products(kind: str, dtype: torch.dtype, num_rows: int, device: torch.de
     y = GroupedLinear(weight, bias, deterministic=False)(x)
     assert y.dtype is dtype
     torch.testing.assert_close(y.double(), expected(weight, x, bias), rtol=1e-2, atol=3e-2)
+
+
+@pytest.mark.parametrize("kind", ["nvfp4", "nf4"])
+def test_codes_of_a_table_are_multiplied_as_its_values(kind: str, device: torch.device) -> None:
+    """Rows with a single one show every value: of few rows as the kernel's sums, of many as dequantised ones."""
+    weight = make(device, 48, 512, kind)
+    codes = grouped.unpack_codes(weight.codes, weight.unit)
+    scales = weight.scales.double() * (1 if weight.factors is None else weight.factors.double()[:, None])
+    values = weight.table.double()[codes.int()] * scales.repeat_interleave(weight.group, 1)
+    torch.testing.assert_close(grouped.dequantize(weight, torch.float64), values, rtol=1e-6, atol=0)
+    units = torch.eye(512, dtype=torch.float16, device=device)
+    op = GroupedLinear(weight, None, deterministic=True)
+    for rows in (units[5:21], units):
+        torch.testing.assert_close(op(rows).double(), rows.double() @ values.T, rtol=2e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["nvfp4", "nf4", "fp4-groups-of-32"])
+def test_kernels_for_hopper_leave_tables_alone(kind: str, device: torch.device) -> None:
+    weight = make(device, 64, 512, kind)
+    assert kind_of(weight) is None and grouped_stream.choose_tile(weight, 1, 132) is None
+    assert not unit_gemm.reads(weight) and not grouped_bytes.reads(weight)
 
 
 def test_float8_values(device: torch.device) -> None:

@@ -122,7 +122,9 @@ def make_small(device: torch.device, shape: tuple[int, int], form: str) -> Group
     """A random weight of "mxfp4", or in groups of 32 inputs with offsets, or of 16 without: "q4", "q5" and "q6"."""
     generator = torch.Generator().manual_seed(0)
     if form == "mxfp4":
-        codes, scales, _, bits, _ = round_weight(torch.randn(shape, generator=generator) / shape[1] ** 0.5, "mxfp4", 32)
+        codes, scales, _, bits, *_ = round_weight(
+            torch.randn(shape, generator=generator) / shape[1] ** 0.5, "mxfp4", 32
+        )
         return GroupedTensors(codes.to(device), scales.to(device), None, bits)
     bits, group = 4 if form == "q4" else 8, 16 if form == "q6" else 32
     codes = torch.randint(1 << bits, shape, generator=generator, dtype=torch.uint8)

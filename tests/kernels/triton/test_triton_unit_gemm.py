@@ -32,7 +32,7 @@ CLAMPED = ExpertSpec("clamped_swiglu", alpha=1.7, limit=0.8)
 
 def make_weight(device: torch.device, num_outputs: int, num_inputs: int, group: int = 32) -> GroupedTensors:
     """A random weight of 4-bit floats."""
-    codes, scales, _, bits, _ = round_weight(
+    codes, scales, _, bits, *_ = round_weight(
         draw_values(torch.device("cpu"), 0, num_outputs, num_inputs), "mxfp4", group
     )
     return GroupedTensors(codes.to(device), scales.to(device), None, bits)
