@@ -10,7 +10,7 @@ from torch import nn
 from octavo.kernels import FLOAT8, FORMATS, LANES
 from octavo.kernels.block_experts import BlockMatrices
 from octavo.kernels.blocks import INPUT_GROUP
-from octavo.kernels.float4 import exponents_of, float4_codes
+from octavo.kernels.float4 import exponents_of
 from octavo.kernels.grouped import ROUNDED_AT_ONCE, ZERO_STEP, Rounding, round_rows
 from octavo.kernels.packed_experts import UNIT, PackedMatrices, pack_units
 from octavo.kernels.scaled import quantize_rows
@@ -149,7 +149,7 @@ class PackedMatrix(ExpertMatrix):
         weight = weight.of_part(part)
         codes, scales, zeros = weight.codes, weight.scales, torch.as_tensor(weight.zeros)
         if self._form.kind == "mxfp4":
-            codes, scales = float4_codes(codes), exponents_of(scales)
+            scales = exponents_of(scales)
         if self._form.has_offsets:
             middle = 1 << (self._form.bits - 1)
             self.parameters["_offsets"].data[expert, :, rows] = (scales * (middle - zeros)).T.half()

@@ -7,9 +7,9 @@ from typing import Literal
 import torch
 
 from octavo.kernels import FLOAT8
-from octavo.kernels.float4 import MX_GROUP, powers_of_two
+from octavo.kernels.float4 import FLOAT4_VALUES, MX_GROUP, powers_of_two
 from octavo.quantization.grouped_weight import FLOATS, GroupedForm, GroupedWeight, Layout, StoredTensor
-from octavo.quantization.mxfp4 import unpack
+from octavo.quantization.mxfp4 import neighbours
 
 NVFP4_GROUP = 16
 _SCALES = "weight_scale"
@@ -55,10 +55,9 @@ class Float4Layout(Layout):
 
     def read(self, tensors: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> GroupedWeight:
         packed, scales, group = tensors[self.weight_name], tensors[_SCALES], self.form.group_of(shape[1])
+        codes = neighbours(packed)[:, : shape[1]]
         if self.kind == "mxfp4":
-            values = unpack(packed[None, :, None], torch.float32)[0, :, : shape[1]]
-            return GroupedWeight(values, powers_of_two(scales), group)
-        codes = torch.stack((packed & 15, packed >> 4), -1).flatten(1)[:, : shape[1]]
+            return GroupedWeight(codes, powers_of_two(scales), group, table=FLOAT4_VALUES)
         factor = tensors[self.factor_name].float().reshape(1, 1)
         factors = (factor.reciprocal() if self.is_inverse else factor).expand(shape[0], 1)
         return GroupedWeight(codes, scales.float(), group, table=self.form.table, factors=factors)

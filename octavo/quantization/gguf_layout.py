@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from octavo.kernels.blocks import FORMATS, INPUT_GROUP
-from octavo.kernels.float4 import MX_GROUP, float4_values, powers_of_two
+from octavo.kernels.float4 import FLOAT4_VALUES, MX_GROUP, powers_of_two
 from octavo.quantization.grouped_weight import GroupedForm, GroupedWeight, Layout, StoredTensor
 
 _ZEROS = {"Q4_0": 8, "Q5_0": 16, "Q8_0": 128, "Q6_K": 32}
@@ -14,8 +14,6 @@ _ZEROS = {"Q4_0": 8, "Q5_0": 16, "Q8_0": 128, "Q6_K": 32}
 GROUPED_TYPES = (*_ZEROS, "Q4_1", "Q5_1", "Q4_K", "Q5_K", "MXFP4")
 _FLAT_SCALE = 2.0**-10
 """In place of a scale of zero; small, so that the zero keeps the minimum's bits."""
-_MXFP4_BYTES = 17
-"""Of a block: the exponent of its scale, and codes of 4 bits."""
 _SHARED = 8
 """Groups of a block of 256 inputs, whose scales and minimums have 6 bits."""
 
@@ -49,10 +47,10 @@ class GGUFLayout(Layout):
 
     def read(self, tensors: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> GroupedWeight:
         """See :meth:`Layout.read`; the tensor's bytes, ``[out, bytes]`` uint8."""
-        if self.type_name == "MXFP4":
-            return _floats4(tensors["weight"].unflatten(1, (-1, _MXFP4_BYTES)))
         size, _ = FORMATS[self.type_name].raw_bytes
         blocks = tensors["weight"].unflatten(1, (-1, size))
+        if self.type_name == "MXFP4":
+            return _floats4(blocks)
         parse = _of_16 if self.type_name == "Q6_K" else _super_blocks if self.type_name.endswith("_K") else _blocks
         codes, scales, minimums = parse(blocks, self.type_name)
         group = self.form.group
@@ -83,8 +81,8 @@ def _halves(packed: torch.Tensor) -> torch.Tensor:
 
 def _floats4(blocks: torch.Tensor) -> GroupedWeight:
     """The weight in blocks of MXFP4."""
-    values = float4_values(_halves(blocks[..., 1:]).flatten(1))
-    return GroupedWeight(values, powers_of_two(blocks[..., 0]), MX_GROUP)
+    codes = _halves(blocks[..., 1:]).flatten(1)
+    return GroupedWeight(codes, powers_of_two(blocks[..., 0]), MX_GROUP, table=FLOAT4_VALUES)
 
 
 def _blocks(blocks: torch.Tensor, name: str) -> _Parts:

@@ -14,7 +14,7 @@ import torch
 
 from octavo.errors import WeightsError
 from octavo.kernels import FLOAT8
-from octavo.kernels.float4 import FLOAT4_VALUES, TABLES, float4_values
+from octavo.kernels.float4 import FLOAT4_VALUES, TABLES
 from octavo.quantization.slot import WeightPart
 
 
@@ -51,7 +51,7 @@ class GroupedForm:
 
     @property
     def table(self) -> tuple[float, ...] | None:
-        """The values that codes are indices of; None if they are numbers."""
+        """The values that kernels look up by codes; None if they compute them."""
         return TABLES.get(self.kind)
 
     def group_of(self, num_inputs: int) -> int:
@@ -285,14 +285,14 @@ class Layout(ABC):
         zeros = float(largest // 2)
         if form.kind == "float8":
             codes, zeros = (codes.float() - zeros).to(FLOAT8), 0.0
-        elif form.kind == "mxfp4":
-            codes, zeros = float4_values(codes), 0.0
-            step = 2.0 ** round(math.log2(std / _std_of(FLOAT4_VALUES)))
-        elif form.table is not None:
-            zeros, step = 0.0, std / _std_of(form.table)
+        table = FLOAT4_VALUES if form.kind == "mxfp4" else form.table
+        if table is not None:
+            zeros, step = 0.0, std / _std_of(table)
+        if form.kind == "mxfp4":
+            step = 2.0 ** round(math.log2(step))
         scales = torch.ones(num_outputs, form.num_groups(num_inputs), device=device)
         factors = torch.full((num_outputs, 1), step, device=device)
-        weight = GroupedWeight(codes, scales, form.group_of(num_inputs), zeros, table=form.table, factors=factors)
+        weight = GroupedWeight(codes, scales, form.group_of(num_inputs), zeros, table=table, factors=factors)
         return weight if form.kind == "nvfp4" else replace(weight, scales=weight.whole_scales, factors=None)
 
 

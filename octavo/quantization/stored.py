@@ -17,7 +17,7 @@ import torch
 from octavo.errors import WeightsError
 from octavo.kernels import FLOAT8, FORMATS, LANES, LinearOp, int8_linear
 from octavo.kernels.blocks import INPUT_GROUP
-from octavo.kernels.float4 import exponents_of, float4_codes
+from octavo.kernels.float4 import exponents_of
 from octavo.kernels.grouped import (
     ZERO_STEP,
     GroupedTensors,
@@ -205,7 +205,7 @@ class PackedScheme(_GroupedScheme):
         weight = self._own(module, part, weight)
         codes, scales = weight.codes, weight.scales
         if self.form.kind == "mxfp4":
-            codes, scales = float4_codes(codes), exponents_of(scales)
+            scales = exponents_of(scales)
         elif self.form.table is not None:
             self._check_group(module, weight)
         if weight.factors is not None:
@@ -341,8 +341,7 @@ def raw_blocks(weight: GroupedWeight, name: str) -> torch.Tensor:
         if name == "Q4_1":
             zeros = torch.as_tensor(weight.zeros, device=scales.device).expand(weight.scales.shape)
             fields.append(_halves(-scales * zeros.repeat_interleave(repeats, 1)))
-        codes = float4_codes(weight.codes) if name == "MXFP4" else weight.codes
-        low, high = codes.unflatten(1, (-1, INPUT_GROUP)).chunk(2, -1)
+        low, high = weight.codes.unflatten(1, (-1, INPUT_GROUP)).chunk(2, -1)
         fields.append(low | (high << 4))
     raw = torch.cat(fields, -1)
     assert raw.shape[-1] == FORMATS[name].raw_bytes[0]
