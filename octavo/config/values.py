@@ -39,6 +39,7 @@ Quantization = Literal[
 QUANTIZATION_ALIASES = {
     "auto_awq": "awq",
     "auto_gptq": "gptq",
+    "auto_round": "auto-round",
     "awq_marlin": "awq",
     "fp8_per_channel": "fp8",
     "gpt_oss_mxfp4": "mxfp4",

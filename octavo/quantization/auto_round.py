@@ -1,4 +1,4 @@
-"""Checkpoints of AutoRound (arXiv:2309.05516), which packs integers as GPTQ or AWQ does.
+"""Checkpoints of AutoRound (arXiv:2309.05516), which packs integers as GPTQ or AWQ does, and has floats, too.
 
 Source: https://github.com/intel/auto-round.
 """
@@ -12,6 +12,8 @@ from octavo.errors import UnsupportedModelError
 from octavo.hub.config_values import ConfigValues, invalid, quote
 from octavo.quantization.awq import AwqLayout
 from octavo.quantization.config import SchemeOptions
+from octavo.quantization.float4_layout import Float4Layout
+from octavo.quantization.float8_layout import MXFP8, Float8Layout, is_block
 from octavo.quantization.gptq import GptqLayout
 from octavo.quantization.grouped_weight import Layout
 from octavo.quantization.patterns import Matcher, compile_pattern, names_in
@@ -26,6 +28,7 @@ _BITS = range(2, 9)
 _UNQUANTIZED_BITS = 16
 _SPECIAL = frozenset(r"*+?^$()[]{}|\\")
 _HEAD = "lm_head"
+_PACKED = "weight_packed"
 
 
 def parse_auto_round(raw: Mapping[str, Any], options: SchemeOptions) -> TargetedConfig:
@@ -79,8 +82,25 @@ def _layout(own: Mapping[str, Any], place: str) -> Layout | None:
         return GptqLayout(bits, group_size(values), values.flag("sym"), is_ordered=False, zero_offset=1)
     if kind == "int" and packing in _AWQ and bits == 4:
         return AwqLayout(group_size(values))
+    floats = _float_layout(kind, bits, values.get("group_size"), rounds_inputs=own.get("act_bits", 16) == bits)
+    if floats is not None:
+        return floats
     raise UnsupportedModelError(
         f"The checkpoint's AutoRound weights{place} have {bits} bits, the data_type {quote(kind)} and the "
         f"packing_format {quote(packing)}; supported are integers of 2 to 8 bits in {_GPTQ[0]}, and of 4 bits in "
-        f"{_AWQ[0]}."
+        f"{_AWQ[0]}, MXFP4 and MXFP8 (mx_fp), NVFP4 (nv_fp) and FP8 in blocks (fp)."
     )
+
+
+def _float_layout(kind: Any, bits: int, group: Any, *, rounds_inputs: bool) -> Layout | None:
+    """The layout of floats. Activations are not rounded beside those that share scales in groups."""
+    match kind, bits, group:
+        case "mx_fp", 4, 32:
+            return Float4Layout("mxfp4", _PACKED)
+        case "mx_fp", 8, 32:
+            return MXFP8
+        case "nv_fp", 4, 16:
+            return Float4Layout("nvfp4", _PACKED, "weight_global_scale", is_inverse=True)
+        case "fp" | "fp8", 8, _ if is_block(group):
+            return Float8Layout((group[0], group[1]), "weight_scale_inv", rounds_inputs=rounds_inputs)
+    return None

@@ -14,6 +14,7 @@ from octavo.quantization.compressed_layouts import CompressedLayout
 from octavo.quantization.config import QuantizationConfig, SchemeOptions, Unquantized
 from octavo.quantization.float4_layout import NVFP4_GROUP, Float4Layout
 from octavo.quantization.float8_layout import ALL, MXFP8, Float8Layout, is_block, is_size
+from octavo.quantization.grouped_weight import Layout
 from octavo.quantization.patterns import compile_pattern
 from octavo.quantization.targets import TargetedConfig, TargetGroup, Targets, target_group
 
@@ -81,16 +82,19 @@ def _is_of_attention(group: Mapping[str, Any]) -> bool:
 
 def _parse_group(name: str, group: Mapping[str, Any], stored: Any, options: SchemeOptions) -> TargetGroup:
     targets, weights = _targets(group.get("targets")), group.get("weights")
-    if isinstance(weights, Mapping) and not weights.get("dynamic") and group.get("output_activations") is None:
-        inputs = group.get("input_activations")
-        layouts = (read(weights, inputs, stored) for read in (_float8_layout, _float4_layout, _integer_layout))
-        layout = next(filter(None, layouts), None)
+    inputs, outputs = group.get("input_activations"), group.get("output_activations")
+    if isinstance(weights, Mapping) and not weights.get("dynamic"):
+        layout: Layout | None = None
+        if outputs is None or _has(outputs, _INT8):  # which are not rounded
+            layout = _integer_layout(weights, inputs, stored)
+        if outputs is None and layout is None:
+            layout = _float8_layout(weights, inputs, stored) or _float4_layout(weights, inputs, stored)
         if layout is not None:
             return target_group(targets, layout, options)
     raise UnsupportedModelError(
         f"The checkpoint's {str(name)[:60]} is quantised in a way that is not supported (format {quote(stored)}, "
-        f"weights {_shown(weights)}, activations {_shown(group.get('input_activations'))}); supported are integers of "
-        "2 to 8 bits, float8 weights with or without float8 activations, NVFP4 and MXFP4."
+        f"weights {_shown(weights)}, activations {_shown(inputs)}, outputs {_shown(outputs)}); supported are integers "
+        "of 2 to 8 bits, float8 weights with or without float8 activations, NVFP4 and MXFP4."
     )
 
 

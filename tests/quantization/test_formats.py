@@ -174,11 +174,13 @@ def in_quark(weights: Any, inputs: Any) -> Callable[[list[str]], dict[str, Any]]
     }
 
 
-def in_auto_round(packing: str, bits: int = 4) -> Callable[[list[str]], dict[str, Any]]:
+def in_auto_round(
+    packing: str, bits: int = 4, kind: str = "int", group: Any = 32
+) -> Callable[[list[str]], dict[str, Any]]:
     def config(ignored: list[str]) -> dict[str, Any]:
         own = {name: {"bits": 16, "data_type": "float"} for name in ignored if name != HEAD}
         own |= {} if HEAD in ignored else {HEAD: {"bits": bits}}
-        common = {"bits": bits, "group_size": 32, "sym": True, "data_type": "int", "packing_format": packing}
+        common = {"bits": bits, "group_size": group, "sym": True, "data_type": kind, "packing_format": packing}
         return {"quant_method": "auto-round", "extra_config": own, "block_name_to_quantize": None, **common}
 
     return config
@@ -278,6 +280,16 @@ FORMATS: dict[str, Format] = {
     ),
     "auto-round gptq": Format(in_auto_round("auto_round:auto_gptq"), by_integers(gptq), "{}"),
     "auto-round 2 bits": Format(in_auto_round("auto_round:auto_gptq", 2), by_integers(gptq, bits=2), "{}"),
+    "auto-round mxfp4": Format(
+        in_auto_round("auto_round:mx_fp", 4, "mx_fp", 32), by_float4("mxfp4", "compressed-tensors")
+    ),
+    "auto-round mxfp8": Format(in_auto_round("auto_round:mx_fp", 8, "mx_fp", 32), mxfp8, packs_float8=True),
+    "auto-round nvfp4": Format(
+        in_auto_round("auto_round:nv_fp", 4, "nv_fp", 16), by_float4("nvfp4", "compressed-tensors")
+    ),
+    "auto-round fp8 in blocks": Format(
+        in_auto_round("auto_round:fp8", 8, "fp", [ROWS, COLUMNS]), by_blocks("weight_scale_inv"), packs_float8=True
+    ),
     "auto-round awq": Format(in_auto_round("auto_round:auto_awq"), by_integers(awq), "{}"),
     "modelopt fp8": Format(plain(quant_method="modelopt", quant_algo="FP8", ignore=...), float8_layer),
     "modelopt fp8 by channel": Format(

@@ -230,6 +230,23 @@ def test_compressed_tensors(
     assert isinstance(layers["model.layers.1.mlp.down_proj"].scheme, wanted)
 
 
+def test_rounded_outputs_are_not(folder: Path, tmp_path: Path) -> None:
+    """Static scales of INT8 inputs and outputs beside weights of two bits."""
+    static = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "tensor", "dynamic": False}
+    group = compressed_group(num_bits=2, strategy="channel", group_size=None)
+    group |= {"input_activations": static, "output_activations": static}
+    config = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}, "ignore": ["lm_head"]}
+    random = torch.Generator().manual_seed(0)
+
+    def store(layer: str, shape: tuple[int, int]) -> tuple[dict[str, torch.Tensor], torch.Tensor] | None:
+        if layer == "lm_head":
+            return None
+        tensors, weight = compressed_layer(group, shape, random)
+        return tensors | {"input_scale": torch.tensor([0.1]), "output_scale": torch.tensor([0.2])}, weight
+
+    assert_computes(tmp_path, folder, write_layers(folder, tmp_path, config, store))
+
+
 def test_compressed_tensors_groups_of_several_formats(folder: Path, tmp_path: Path) -> None:
     """The head, too, and layers that are computed as one but stored in different ways."""
     first = compressed_group(num_bits=8, strategy="channel", group_size=None, format="int-quantized")

@@ -109,6 +109,7 @@ def test_fp8_leaves_named_modules_out(key: str, name: str) -> None:
         ("awq_marlin", "awq", {"bits": 4, "group_size": 32}),
         ("awq", "awq_marlin", {"bits": 4, "group_size": 32}),
         ("inc", "auto-round", {"bits": 4, "group_size": 32}),
+        ("inc", "auto_round", {"bits": 3, "group_size": 32}),
         ("moe_wna16", "gptq", {"bits": 4, "group_size": 32}),
         ("moe_wna16", "awq_marlin", {"bits": 4, "group_size": 32}),
         ("mxfp8", "modelopt", {"quant_algo": "MXFP8"}),
@@ -207,6 +208,15 @@ REJECTED: dict[str, tuple[Any, str]] = {
     "grouped-activations": (compressed_tensors(input_activations={"strategy": "group"}), "strategy 'group'"),
     "half-rounded": (compressed_tensors(input_activations={"num_bits": 4}), "activations num_bits 4"),
     "output": (compressed_tensors(output_activations={"num_bits": 8}), "not supported"),
+    "output-of-integers": (
+        compressed_tensors(
+            format="pack-quantized",
+            weights={"num_bits": 2, "type": "int"},
+            input_activations=None,
+            output_activations={"num_bits": 4, "type": "int"},
+        ),
+        "activations not quantised, outputs num_bits 4",
+    ),
     "sparse": (compressed_tensors(sparsity_config={"format": "sparse-24-bitmask"}), "sparse-24-bitmask"),
     "transforms": (compressed_tensors(transform_config={"config_groups": {"a": 1}}), "transform_config"),
     "no-groups": (compressed_tensors(config_groups={}), "no config_groups"),
@@ -220,8 +230,8 @@ REJECTED: dict[str, tuple[Any, str]] = {
         "AutoRound weights of a.b have 9 bits",
     ),
     "auto-round-kind": (
-        {"quant_method": "auto-round", "bits": 4, "group_size": 32, "data_type": "mx_fp"},
-        "data_type 'mx_fp'",
+        {"quant_method": "auto-round", "bits": 4, "group_size": 32, "data_type": "mx_int"},
+        "data_type 'mx_int'",
     ),
     "auto-round-packing": (
         {"quant_method": "auto-round", "bits": 4, "group_size": 32, "packing_format": "auto_round:llm_compressor"},

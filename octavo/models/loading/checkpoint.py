@@ -14,16 +14,16 @@ _IGNORED_SUFFIXES = (
     ".rotary_emb.inv_freq",
     *(f".{module}.{mask}" for module in ("attn", "attention") for mask in ("bias", "masked_bias", "causal_mask")),
 )
-# Static scales of activations, which get a scale per token or are not rounded, of queries and attention weights, which
-# are not rounded, and of a cache that is not quantised with them. Zeros of weights that have none by their
-# configuration. GPTQ's writers store the groups of inputs, and biases of zeros, of layers that have no such thing;
-# bitsandbytes a number for the order of INT8 weights, of which one is left.
+# Static scales of activations, which get a scale per token or are not rounded, of outputs, queries and attention
+# weights, which are not rounded, and of a cache that is not quantised with them. Zeros of weights that have none by
+# their configuration. GPTQ's writers store the groups of inputs, and biases of zeros, of layers that have no such
+# thing; bitsandbytes a number for the order of INT8 weights, of which one is left.
 _UNUSED_SCALES = (
     *(".input_scale", ".activation_scale", "_proj_input_scale", ".input_scale_2", ".input_scale_ub"),
     ".input_global_scale",
     *(".input_zero_point", ".weight_zero_point", "._weight_zero_point", ".g_idx", ".weight_format"),
     *(".q_scale", ".k_scale", ".v_scale", ".q_zero_point", ".k_zero_point", ".v_zero_point"),
-    *("q_proj.output_scale", "k_proj.output_scale", "v_proj.output_scale", ".prob_output_scale", ".prob_scale"),
+    *(".output_scale", ".prob_output_scale", ".prob_scale"),
 )
 _GPTQ_WEIGHT, _BIAS = ".qweight", ".bias"
 
