@@ -72,6 +72,7 @@ CASES = (
     Case("A3B int8", "int8", 128, **A3B),
     Case("A3B Q4_K", "offsets", 32, **A3B),
     Case("A3B Q6_K", "int8", 16, **A3B),
+    Case("A3B nvfp4", "nvfp4", 16, **A3B),
 )
 
 
@@ -136,6 +137,9 @@ class Bench:
             return PackedMatrices(codes, torch.randint(middle - 1, middle + 2, groups, **options).byte(), None, 4)
         if case.form == "offsets":
             return PackedMatrices(codes, scales / 4.6, None, 4, (scales * torch.rand(groups, **options)).half())
+        if case.form == "nvfp4":
+            factors = torch.full(groups[::2], 1 / 256 / 2.9, device=self.device)
+            return PackedMatrices(codes, (256 * scales).to(FLOAT8), None, 4, factors=factors)
         zeros = torch.randint(40, 80, groups, **options).byte()
         return PackedMatrices(codes, scales / 4.6, zeros, 4)
 
@@ -374,7 +378,7 @@ def _candidates(
     shapes = [(narrow, 4), (2 * narrow, 4), (2 * narrow, 8)]
     if per_expert > 64:
         shapes = [(2 * narrow, 8), (4 * narrow, 8), (2 * narrow, 4)]
-    has_steps = weight.is_float4 or weight.has_one_group or weight.is_scaled
+    has_steps = weight.is_float4 or weight.is_nvfp4 or weight.has_one_group or weight.is_scaled
     steps = [64, 128, 256] if has_steps and not rounds else [rule.block_k]
     for block_m in sizes:
         for block_n, num_warps in shapes:

@@ -22,6 +22,7 @@ TABLES = {
 MX_GROUP = 32
 """Numbers that share a scale."""
 _LARGEST = 6.0
+_LARGEST_SCALE = 448.0
 _BIAS = 127
 
 
@@ -48,6 +49,23 @@ def powers_of_two(exponents: torch.Tensor) -> torch.Tensor:
 def exponents_of(scales: torch.Tensor) -> torch.Tensor:
     """The inverse of :func:`powers_of_two`."""
     return (torch.frexp(scales).exponent - 1 + _BIAS).to(torch.uint8)
+
+
+def round_to_nvfp4(groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Round groups of numbers, each with the float8 scale that makes the largest magnitude about 6.
+
+    Args:
+        groups: ``[out, groups, numbers of a group]`` float32.
+
+    Returns:
+        Codes of the same shape, uint8; scales ``[out, groups]``, float8 values in float32; and factors ``[out, 1]``, by
+        which the largest scale of an output is the largest float8 value.
+    """
+    scales = groups.abs().amax(-1) / _LARGEST
+    factors = scales.amax(-1, keepdim=True) / _LARGEST_SCALE
+    scales = torch.where(factors > 0, scales / factors, 0).to(torch.float8_e4m3fn).float()
+    own = (scales * factors)[..., None]
+    return float4_codes(torch.where(own > 0, groups / own, 0)), scales, factors
 
 
 def round_to_float4(groups: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

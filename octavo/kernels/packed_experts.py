@@ -1,10 +1,11 @@
 """Feed-forward experts whose weights stay quantised: small numbers in groups of inputs that share a scale.
 
 A weight is ``scales · (codes - zeros)``, or with offsets ``scales · (codes - middle) + offsets``; or codes are 4-bit
-floats (MXFP4), and scales powers of two. Codes of 4 bits are packed in units of 32 inputs: a byte of a unit's 16 has
-the code of an input ``j`` in its low half and that of input ``j + 16`` in the high one. Of 16 neighbours, tensor cores
-take ``2t``, ``2t + 1``, ``2t + 8`` and ``2t + 9`` from a thread ``t``, so that their bytes lie together. Codes of 8
-bits lie one after another. Scales lie by group, so that a kernel reads those of neighbouring outputs together.
+floats, and scales powers of two (MXFP4) or float8 values (NVFP4). Codes of 4 bits are packed in units of 32 inputs: a
+byte of a unit's 16 has the code of an input ``j`` in its low half and that of input ``j + 16`` in the high one. Of 16
+neighbours, tensor cores take ``2t``, ``2t + 1``, ``2t + 8`` and ``2t + 9`` from a thread ``t``, so that their bytes lie
+together. Codes of 8 bits lie one after another. Scales lie by group, so that a kernel reads those of neighbouring
+outputs together.
 """
 
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from octavo.kernels.scaled import FLOAT8, quantize_rows
 from octavo.records.experts import ExpertSpec
 
 UNIT = 32
-"""Inputs whose codes of 4 bits are packed together; a group has a multiple of it, or of 8-bit integers half of it."""
+"""Inputs whose codes of 4 bits are packed together; a group has a multiple of it, or half of it (INT8, NVFP4)."""
 
 
 class PackedMatrices(NamedTuple):
@@ -29,12 +30,13 @@ class PackedMatrices(NamedTuple):
     Attributes:
         codes: ``[E, out, in / 2]`` uint8 for 4 bits; ``[E, out, in]`` uint8, or float8 values, for 8.
         scales: ``[E, groups, out]`` float32; all groups have the same size. Or exponents of powers of two, uint8: then
-            codes are 4-bit floats; see :mod:`octavo.kernels.float4`.
+            codes are 4-bit floats; see :mod:`octavo.kernels.float4`. Or float8 values, beside factors: codes are, too.
         zeros: ``[E, groups, out]`` uint8, for codes of 4 bits, in steps of :data:`ZERO_STEP` from 0 to 16; None for the
             middle of the codes, 8 or 128 (0 for floats).
         bits: of a code.
         offsets: ``[E, groups, out]`` float16, in place of zeros: what the middle of the codes stands for; or None.
             Groups then have a unit.
+        factors: ``[E, out]`` float32, of all scales of an output (NVFP4); or None.
     """
 
     codes: torch.Tensor
@@ -42,6 +44,7 @@ class PackedMatrices(NamedTuple):
     zeros: torch.Tensor | None
     bits: int
     offsets: torch.Tensor | None = None
+    factors: torch.Tensor | None = None
 
     @property
     def num_inputs(self) -> int:
@@ -55,8 +58,13 @@ class PackedMatrices(NamedTuple):
 
     @property
     def is_float4(self) -> bool:
-        """Whether codes are 4-bit floats."""
+        """Whether codes are 4-bit floats beside powers of two."""
         return self.scales.dtype is torch.uint8
+
+    @property
+    def is_nvfp4(self) -> bool:
+        """Whether they are 4-bit floats beside float8 values, in groups of half a unit."""
+        return self.factors is not None
 
     @property
     def is_float8(self) -> bool:
@@ -70,18 +78,21 @@ class PackedMatrices(NamedTuple):
 
     @property
     def is_scaled(self) -> bool:
-        """Whether codes are scaled before they are multiplied: they have offsets, or groups of less than a unit."""
-        return self.offsets is not None or (not self.has_one_group and self.group % UNIT != 0)
+        """Whether integers are scaled before they are multiplied: they have offsets, or groups of less than a unit."""
+        has_halves = not self.has_one_group and not self.is_nvfp4 and self.group % UNIT != 0
+        return self.offsets is not None or has_halves
 
     @property
     def form(self) -> str:
-        """What codes are: ``float4``, ``float8``, ``int4`` or ``int8``."""
+        """What codes are: ``float4``, ``nvfp4``, ``float8``, ``int4`` or ``int8``."""
+        if self.is_nvfp4:
+            return "nvfp4"
         return f"{'float' if self.is_float4 or self.is_float8 else 'int'}{self.bits}"
 
     @property
     def middle(self) -> int:
         """The zero of groups that have none of their own."""
-        return 0 if self.is_float4 or self.is_float8 else 1 << (self.bits - 1)
+        return 0 if self.is_float4 or self.is_nvfp4 or self.is_float8 else 1 << (self.bits - 1)
 
 
 class PackedExperts(NamedTuple):
@@ -148,6 +159,8 @@ def dequantize_expert(weight: PackedMatrices, expert: int, dtype: torch.dtype) -
     numbers, scales = codes.float(), weight.scales[expert]
     if weight.is_float4:
         numbers, scales = float4_values(codes), powers_of_two(scales)
+    elif weight.factors is not None:
+        numbers, scales = float4_values(codes), scales.float() * weight.factors[expert]
     zeros: torch.Tensor | int = weight.middle
     if weight.zeros is not None:
         zeros = weight.zeros[expert].T[..., None].float() * ZERO_STEP

@@ -10,7 +10,7 @@ from torch import nn
 from octavo.kernels import FLOAT8, FORMATS, LANES
 from octavo.kernels.block_experts import BlockMatrices
 from octavo.kernels.blocks import INPUT_GROUP
-from octavo.kernels.float4 import exponents_of
+from octavo.kernels.float4 import exponents_of, round_to_nvfp4
 from octavo.kernels.grouped import ROUNDED_AT_ONCE, ZERO_STEP, Rounding, round_rows
 from octavo.kernels.packed_experts import UNIT, PackedMatrices, pack_units
 from octavo.kernels.scaled import quantize_rows
@@ -101,12 +101,14 @@ class PackedMatrix(ExpertMatrix):
         codes = empty_parameter(
             num_experts, num_outputs, len(inputs) * form.bits // 8, dtype=FLOAT8 if is_float8 else torch.uint8
         )
-        scale_type = torch.uint8 if form.kind == "mxfp4" else torch.float32
+        scale_type = {"mxfp4": torch.uint8, "nvfp4": FLOAT8}.get(form.kind, torch.float32)
         self.parameters = {"": codes, "_scales": empty_parameter(*groups, dtype=scale_type)}
         if form.has_offsets:
             self.parameters["_offsets"] = empty_parameter(*groups, dtype=torch.float16)
         elif form.has_zeros:
             self.parameters["_zeros"] = empty_parameter(*groups, dtype=torch.uint8)
+        if form.kind == "nvfp4":
+            self.parameters["_factors"] = empty_parameter(num_experts, num_outputs, dtype=torch.float32)
 
     @property
     def stored_as(self) -> str:
@@ -121,7 +123,8 @@ class PackedMatrix(ExpertMatrix):
     def tensors(self) -> PackedMatrices:
         """What kernels take."""
         own = {end: parameter.data for end, parameter in self.parameters.items()}
-        return PackedMatrices(own[""], own["_scales"], own.get("_zeros"), self._form.bits, own.get("_offsets"))
+        optional = (own.get("_offsets"), own.get("_factors"))
+        return PackedMatrices(own[""], own["_scales"], own.get("_zeros"), self._form.bits, *optional)
 
     def slot(
         self,
@@ -153,7 +156,7 @@ class PackedMatrix(ExpertMatrix):
         if self._form.has_offsets:
             middle = 1 << (self._form.bits - 1)
             self.parameters["_offsets"].data[expert, :, rows] = (scales * (middle - zeros)).T.half()
-        self._put(expert, rows, codes, scales, (zeros / ZERO_STEP).expand(scales.shape))
+        self._put(expert, rows, codes, scales, (zeros / ZERO_STEP).expand(scales.shape), weight.factors)
 
     def mxfp4_slots(
         self, name: str, rows: slice, shape: tuple[int, int, int], outputs: slice, inputs: slice
@@ -192,20 +195,31 @@ class PackedMatrix(ExpertMatrix):
             own = slice(start, start + len(part))
             if self._form.kind == "float8":
                 codes, scales = quantize_rows(part.reshape(-1, self._group))
-                self._put(expert, own, codes.view(part.shape), scales.view(len(part), -1), None)
+                self._put(expert, own, codes.view(part.shape), scales.view(len(part), -1))
+            elif self._form.kind == "nvfp4":
+                codes, scales, factors = round_to_nvfp4(part.float().unflatten(1, (-1, self._group)))
+                self._put(expert, own, codes.flatten(1), scales, factors=factors)
             else:
                 codes, scales, zeros = round_rows(part, _rounding(self._form), self._group)
                 self._put(expert, own, codes, scales, zeros)
             start = own.stop
 
     def _put(
-        self, expert: int, rows: slice, codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None
+        self,
+        expert: int,
+        rows: slice,
+        codes: torch.Tensor,
+        scales: torch.Tensor,
+        zeros: torch.Tensor | None = None,
+        factors: torch.Tensor | None = None,
     ) -> None:
-        """Codes ``[out, in]``, scales and zeros ``[out, groups]``."""
+        """Codes ``[out, in]``, scales and zeros ``[out, groups]``, factors ``[out, 1]``."""
         self.view(expert, rows).copy_(pack_units(codes) if self._form.bits == 4 else codes)
         self.parameters["_scales"].data[expert, :, rows] = scales.T
         if "_zeros" in self.parameters and zeros is not None:
             self.parameters["_zeros"].data[expert, :, rows] = zeros.T.to(torch.uint8)
+        if factors is not None:
+            self.parameters["_factors"].data[expert, rows] = factors[:, 0]
 
 
 class BlockMatrix(ExpertMatrix):
@@ -280,7 +294,7 @@ def forms_of(form: GroupedForm | PackedForms) -> tuple[GroupedForm, GroupedForm]
 def packs(form: GroupedForm, num_outputs: int, in_features: int) -> bool:
     """Whether kernels take packed weights of such a form and size."""
     group = form.group_of(in_features)
-    is_half = form.kind == "integer" and form.bits == 8 and group == UNIT // 2
+    is_half = (form.kind == "nvfp4" or (form.kind == "integer" and form.bits == 8)) and group == UNIT // 2
     has_groups = group == in_features or group % UNIT == 0 or is_half
     is_known = not (form.is_ordered or (form.has_zeros and form.bits == 8 and not form.has_offsets))
     unit = _FLOAT8_UNIT if form.kind == "float8" and group == in_features else UNIT

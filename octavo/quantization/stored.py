@@ -149,7 +149,8 @@ class PackedScheme(_GroupedScheme):
 
     @property
     def expert_form(self) -> GroupedForm | None:
-        return None if self.form.table is not None else replace(self.form, rounds_inputs=self._rounds_inputs)
+        has_kernels = self.form.table is None or self.form.kind == "nvfp4"
+        return replace(self.form, rounds_inputs=self._rounds_inputs) if has_kernels else None
 
     @property
     def stored_as(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from float4_checkpoints import draw_float4
+from float4_checkpoints import MAGNITUDES, draw_float4, modelopt
 from float8_checkpoints import compressed_tensors, float8_layer
 from integer_checkpoints import awq, compressed, draw, gptq
 
@@ -20,6 +20,7 @@ from octavo.layers.experts import Experts
 from octavo.parallel import TensorParallel
 from octavo.quantization.config import QuantizationConfig, SchemeOptions
 from octavo.quantization.expert_matrices import PackedMatrix
+from octavo.quantization.modelopt import parse_modelopt
 from octavo.quantization.resolve import parsed_quantization, rounded_quantization
 from octavo.quantization.slot import WeightSlot
 from octavo.records.experts import ExpertSpec, ExpertStorage, SeparateExperts, StackedExperts
@@ -158,6 +159,11 @@ def as_mxfp4(shape: tuple[int, int], random: torch.Generator) -> Stored:
     return {"weight": drawn.packed, "weight_scale": drawn.scales}, drawn.weight
 
 
+def as_nvfp4(shape: tuple[int, int], random: torch.Generator) -> Stored:
+    drawn = draw_float4(shape, random, "nvfp4")
+    return {leaf: tensor for leaf, tensor in modelopt(drawn).items() if leaf != "input_scale"}, drawn.weight
+
+
 BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [24, 32]}
 MXFP4 = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
 CASES: dict[str, tuple[dict[str, Any], Callable[[tuple[int, int], torch.Generator], Stored], str, bool]] = {
@@ -185,6 +191,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[tuple[int, int], torch.Generato
     "float8 tensors": ({"quant_method": "fp8"}, as_tensors, "float8", True),
     "float8 blocks": (BLOCKS, as_blocks, "float8", True),
     "mxfp4": ({"quant_method": "quark", "global_quant_config": {"weight": MXFP4}}, as_mxfp4, "mxfp4", False),
+    "nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, as_nvfp4, "nvfp4", False),
 }
 
 
@@ -264,6 +271,49 @@ def test_stacked_float8_blocks(rank: int | None) -> None:
     gate, up = weights["gate_up_proj"].chunk(2, 1)
     torch.testing.assert_close(gate_up, torch.cat((gate[:, own], up[:, own]), 1))
     torch.testing.assert_close(down, weights["down_proj"][..., own])
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_stacked_nvfp4(is_transposed: bool, rank: int | None) -> None:
+    random = torch.Generator().manual_seed(1)
+    tensors, weights = {}, {}
+    for name, shape in {"gate_up_proj": (2 * SIZE, HIDDEN), "down_proj": (HIDDEN, SIZE)}.items():
+        parts = [as_nvfp4(shape, random) for _ in range(NUM_EXPERTS)]
+        for leaf in parts[0][0]:
+            stacked = torch.stack([own[leaf] for own, _ in parts])
+            end = "" if leaf == "weight" else f"_{leaf}"
+            turned = stacked.mT if is_transposed and stacked.ndim == 3 else stacked
+            tensors[f"layer.experts.{name}{end}"] = turned
+        weights[name] = torch.stack([weight for _, weight in parts])
+    storage = StackedExperts(is_transposed=is_transposed)
+    experts = build_experts(storage, parse_modelopt({"quant_algo": "NVFP4"}, GPU), rank)
+    load(experts, tensors)
+    gate_up, down = values(experts)
+    own = own_inputs(rank)
+    gate, up = weights["gate_up_proj"].chunk(2, 1)
+    torch.testing.assert_close(gate_up, torch.cat((gate[:, own], up[:, own]), 1))
+    torch.testing.assert_close(down, weights["down_proj"][..., own])
+    assert experts.stored_as == "nvfp4"
+
+
+def test_stacked_values_beside_nvfp4_are_rounded() -> None:
+    """To the nearest of the format's values, times the scale that makes a group's largest magnitude 6."""
+    experts = build_experts(StackedExperts(), parse_modelopt({"quant_algo": "NVFP4"}, GPU), None)
+    random = torch.Generator().manual_seed(1)
+    shapes = {"gate_up_proj": (NUM_EXPERTS, 2 * SIZE, HIDDEN), "down_proj": (NUM_EXPERTS, HIDDEN, SIZE)}
+    tensors = {f"layer.experts.{name}": torch.randn(shape, generator=random) for name, shape in shapes.items()}
+    tensors["layer.experts.down_proj"][0, 0] = 0
+    experts.fit("layer.experts", tensors.__contains__)
+    load(experts, tensors)
+    table = torch.tensor([sign * size for sign in (1, -1) for size in MAGNITUDES])
+    for given, found in zip(tensors.values(), values(experts), strict=True):
+        groups = given.unflatten(2, (-1, 16))
+        wanted = groups.abs().amax(-1) / 6
+        factors = wanted.amax(-1, keepdim=True) / 448
+        scales = ((wanted / factors.clamp(min=1e-30)).to(torch.float8_e4m3fn).float() * factors)[..., None]
+        nearest = (groups[..., None] - table * scales[..., None]).abs().argmin(-1)
+        torch.testing.assert_close(found, (table[nearest] * scales).flatten(2))
 
 
 def test_experts_that_are_not_stored_alike_are_expanded() -> None:

@@ -94,7 +94,8 @@ def takes(weights: PackedExperts | ExpertWeights) -> bool:
 def _has_units(weight: PackedMatrices | torch.Tensor) -> bool:
     if isinstance(weight, torch.Tensor):
         return weight.element_size() == 2 and weight.shape[2] * 2 % _UNIT_BYTES == 0
-    return weight.codes.shape[2] % _UNIT_BYTES == 0 and weight.group % (_UNIT_BYTES * 8 // weight.bits) == 0
+    has_groups = weight.is_nvfp4 or weight.group % (_UNIT_BYTES * 8 // weight.bits) == 0
+    return weight.codes.shape[2] % _UNIT_BYTES == 0 and has_groups
 
 
 def few_experts(
@@ -123,6 +124,7 @@ def few_experts(
         up.scales,
         up.zeros,
         up.offsets,
+        up.factors,
         weights.gate_up_bias,
         inner,
         size,
@@ -149,6 +151,7 @@ def few_experts(
         down.scales,
         down.zeros,
         down.offsets,
+        down.factors,
         weights.down_bias,
         y,
         hidden,
@@ -169,7 +172,7 @@ def few_experts(
 
 
 class _Weight(NamedTuple):
-    """A weight as the kernels take it; ``group`` counts units, and is 0 if all share a scale."""
+    """A weight as the kernels take it; ``group`` counts units, and is 0 if all share a scale, 1 if halves have one."""
 
     codes: torch.Tensor
     scales: torch.Tensor | None
@@ -177,11 +180,15 @@ class _Weight(NamedTuple):
     form: str
     group: int
     offsets: torch.Tensor | None = None
+    factors: torch.Tensor | None = None
 
     @classmethod
     def of(cls, weight: PackedMatrices | torch.Tensor) -> "_Weight":
         if isinstance(weight, torch.Tensor):
             return cls(weight, None, None, "plain", 0)
+        if weight.is_nvfp4:
+            scales = weight.scales.view(torch.uint8)
+            return cls(weight.codes, scales, None, weight.form, 1, factors=weight.factors)
         group = weight.group * weight.bits // (8 * _UNIT_BYTES)
         group = 0 if weight.has_one_group else group
         return cls(weight.codes, weight.scales, weight.zeros, weight.form, group, weight.offsets)

@@ -5,7 +5,7 @@ import triton.language as tl
 
 from octavo.kernels.triton.code_floats import FLOAT4_SCALE, bytes_to_floats, halves_to_floats
 from octavo.kernels.triton.experts_kernel import activate
-from octavo.kernels.triton.pair_unpack import powers_of_two
+from octavo.kernels.triton.pair_unpack import float8_values, powers_of_two
 
 
 @triton.jit
@@ -17,6 +17,7 @@ def few_up_kernel(
     scales,
     zeros,
     offsets,
+    factors,
     bias,
     inner,
     num_outputs,
@@ -37,11 +38,12 @@ def few_up_kernel(
     """A program computes ``ROWS`` outputs of one pair, the activation included; grid (outputs / ROWS, pairs).
 
     Args:
-        codes: of :class:`octavo.kernels.packed_experts.PackedMatrices`, as are the next three, or plain weights.
+        codes, scales, zeros, offsets, factors: of :class:`octavo.kernels.packed_experts.PackedMatrices`, or plain
+            weights as codes; float8 scales are their bytes here.
         inner: ``[pairs, num_outputs]``, written.
         num_units, row_stride: 16-byte units of a weight's row, and elements from a row to the next.
-        FORM: ``plain``, ``float8``, ``int8``, ``int4`` or ``float4``.
-        GROUP: units that share a scale; 0 if all do.
+        FORM: ``plain``, ``float8``, ``int8``, ``int4``, ``float4`` or ``nvfp4``.
+        GROUP: units that share a scale; 0 if all do, 1 for ``nvfp4``, whose halves of units have their own.
         UNITS: units that are loaded at once.
     """
     pair = tl.program_id(1)
@@ -56,11 +58,13 @@ def few_up_kernel(
     own = expert * num_numbers + numbers
     first_term = expert * num_numbers
     if GROUP > 0:
-        first_term *= num_units // GROUP
+        first_term *= _count_groups(num_units, FORM, GROUP)
     terms = first_term + numbers
     if GROUP == 0 and FORM != "plain":
         # Requested before the codes, or each program would wait for memory once more at its end.
         gate_scale, up_scale = tl.load(scales + terms), tl.load(scales + terms + num_outputs)
+    elif factors is not None:
+        gate_scale, up_scale = tl.load(factors + own), tl.load(factors + own + num_outputs)
     gates = tl.zeros((ROWS, UNITS), tl.float32)
     ups = tl.zeros((ROWS, UNITS), tl.float32)
     for start in range(0, num_units, UNITS):
@@ -72,10 +76,10 @@ def few_up_kernel(
             up_codes, low, high, scales, zeros, offsets, terms + num_outputs, start, num_units, num_numbers, FORM, GROUP
         )
     gate, up = tl.sum(gates, 1), tl.sum(ups, 1)
-    if FORM == "float4":
+    if FORM == "float4" or FORM == "nvfp4":  # noqa: PLR1714
         gate *= FLOAT4_SCALE
         up *= FLOAT4_SCALE
-    if GROUP == 0 and FORM != "plain":
+    if (GROUP == 0 and FORM != "plain") or factors is not None:
         gate *= gate_scale
         up *= up_scale
     if WEIGHS:
@@ -98,6 +102,7 @@ def few_down_kernel(
     scales,
     zeros,
     offsets,
+    factors,
     bias,
     y,
     num_outputs,
@@ -124,11 +129,14 @@ def few_down_kernel(
     """
     first_pair = tl.program_id(1) * NUM_CHOSEN
     numbers = tl.minimum(tl.program_id(0) * ROWS + tl.arange(0, ROWS), num_outputs - 1)
-    early, factors = (), ()
+    early, whole_scales = (), ()
     for place in tl.static_range(NUM_CHOSEN):
         if GROUP == 0 and FORM != "plain":
             expert = tl.load(chosen + first_pair + place).to(tl.int64)
-            factors = factors + (tl.load(scales + expert * num_outputs + numbers),)  # type: ignore[assignment]
+            whole_scales = whole_scales + (tl.load(scales + expert * num_outputs + numbers),)  # type: ignore[assignment]
+        elif factors is not None:
+            expert = tl.load(chosen + first_pair + place).to(tl.int64)
+            whole_scales = whole_scales + (tl.load(factors + expert * num_outputs + numbers),)  # type: ignore[assignment]
     for place in tl.static_range(AT_ONCE):
         expert = tl.load(chosen + first_pair + place).to(tl.int64)
         rows = codes + (expert * num_outputs + numbers) * row_stride
@@ -143,7 +151,7 @@ def few_down_kernel(
         own = expert * num_outputs + numbers
         terms = own
         if GROUP > 0:
-            terms = expert * num_outputs * (num_units // GROUP) + numbers
+            terms = expert * num_outputs * _count_groups(num_units, FORM, GROUP) + numbers
         if place < AT_ONCE:
             tile = early[place]  # type: ignore[var-annotated]
         else:
@@ -158,17 +166,27 @@ def few_down_kernel(
                 tile, low, high, scales, zeros, offsets, terms, start, num_units, num_outputs, FORM, GROUP
             )
         share = tl.load(shares + first_pair + place) if WEIGHS else 1.0
-        if GROUP == 0 and FORM != "plain":
-            own_sums *= (factors[place] * share)[:, None]  # type: ignore[index]
+        if (GROUP == 0 and FORM != "plain") or factors is not None:
+            own_sums *= (whole_scales[place] * share)[:, None]  # type: ignore[index]
         else:
             own_sums *= share
         sums += own_sums
         if bias is not None:
             biases += tl.load(bias + own).to(tl.float32) * share
     total = tl.sum(sums, 1)
-    if FORM == "float4":
+    if FORM == "float4" or FORM == "nvfp4":  # noqa: PLR1714
         total *= FLOAT4_SCALE
     tl.store(y + tl.program_id(1) * num_outputs + numbers, (total + biases).to(y.dtype.element_ty))
+
+
+@triton.jit
+def _count_groups(num_units, FORM: tl.constexpr, GROUP: tl.constexpr):
+    """Groups of a row of so many units."""
+    if FORM == "nvfp4":
+        count = num_units * 2
+    else:
+        count = num_units // GROUP
+    return count
 
 
 @triton.jit
@@ -190,7 +208,7 @@ def _load_inputs(row, start, num_units, FORM: tl.constexpr, UNITS: tl.constexpr)
     Args:
         row: address of a row of inputs.
     """
-    IS_PACKED: tl.constexpr = FORM == "int4" or FORM == "float4"  # noqa: PLR1714
+    IS_PACKED: tl.constexpr = FORM == "int4" or FORM == "float4" or FORM == "nvfp4"  # noqa: PLR1714
     WIDTH: tl.constexpr = 32 if IS_PACKED else 8 if FORM == "plain" else 16
     places = start * WIDTH + tl.arange(0, UNITS * WIDTH)
     values = tl.load(row + places, places < num_units * WIDTH, other=0.0)
@@ -242,6 +260,12 @@ def _sums(
     elif FORM == "float8" or FORM == "int8":  # noqa: PLR1714
         first, last = _halves(codes)
         sums = tl.sum(bytes_to_floats(first, FORM) * low, 2) + tl.sum(bytes_to_floats(last, FORM) * high, 2)
+    elif FORM == "nvfp4":
+        own_low, own_high = halves_to_floats(codes, "float4")
+        spots = terms[:, None] + units[None, :] * (2 * num_numbers)
+        low_scales = float8_values(tl.load(scales + spots, is_unit, other=0))
+        high_scales = float8_values(tl.load(scales + spots + num_numbers, is_unit, other=0))
+        sums = tl.sum(own_low * low, 2) * low_scales + tl.sum(own_high * high, 2) * high_scales
     else:
         own_low, own_high = halves_to_floats(codes, FORM)
         sums = tl.sum(own_low * low, 2) + tl.sum(own_high * high, 2)
@@ -253,7 +277,7 @@ def _sums(
     if FORM == "float4":
         exponents = tl.load(scales + places, is_unit, other=0).to(tl.int32)
         sums *= powers_of_two(exponents)
-    elif GROUP > 0:
+    elif GROUP > 0 and FORM != "nvfp4":
         sums *= tl.load(scales + places, is_unit, other=0.0)
     if offsets is not None:
         sums += tl.sum(low + high, 2) * tl.load(offsets + places, is_unit, other=0.0).to(tl.float32)

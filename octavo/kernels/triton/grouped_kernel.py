@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from octavo.kernels.triton.linear_kernel import add_parts
+from octavo.kernels.triton.pair_unpack import float8_values
 
 BLOCK_N = 64
 
@@ -209,15 +210,12 @@ def _numbers(codes, zero, table, IS_FLOAT: tl.constexpr):
 def _scale(stored, table, BITS: tl.constexpr, IS_FLOAT: tl.constexpr):
     """Scales of :func:`_numbers`, or as they are for 8 bits; those of floats are powers of two by their exponents.
 
-    Beside a table, bytes are float8 values (e4m3), which not all GPUs convert; but for the bias of the exponent they
-    are the upper bits of float16.
+    Beside a table, bytes are float8 values.
     """
     scale = stored.to(tl.float32)
     if table is not None:
         if stored.dtype == tl.uint8:
-            bits = stored.to(tl.uint16)
-            bits = ((bits & 0x80) << 8) | ((bits & 0x7F) << 7)
-            scale = bits.to(tl.float16, bitcast=True).to(tl.float32) * 256.0
+            scale = float8_values(stored)
     elif IS_FLOAT:
         scale = (stored.to(tl.int32) << 23).to(tl.float32, bitcast=True) * 0.5
     elif BITS == 4:

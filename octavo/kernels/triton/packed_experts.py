@@ -78,7 +78,7 @@ def _most_pairs(weight: PackedMatrices, num_pairs: int) -> float:
 
 def step_of(weight: PackedMatrices) -> int:
     """Input features of a step for any number of pairs; sums that are scaled have them within a group."""
-    whole = weight.is_float4 or weight.has_one_group or weight.is_scaled
+    whole = weight.is_float4 or weight.is_nvfp4 or weight.has_one_group or weight.is_scaled
     return _MAX_STEP if whole else min(weight.group & -weight.group, _MAX_STEP)
 
 
@@ -202,9 +202,10 @@ def packed_gemm(
         x,
         x_scales,
         weight.codes,
-        weight.scales,
+        weight.scales.view(torch.uint8) if weight.is_nvfp4 else weight.scales,
         weight.zeros,
         weight.offsets,
+        weight.factors,
         bias,
         shares,
         y,

@@ -5,7 +5,14 @@ import triton.language as tl
 
 from octavo.kernels.triton.code_floats import bytes_to_floats, halves_to_floats
 from octavo.kernels.triton.experts_kernel import activate
-from octavo.kernels.triton.pair_unpack import INTEGER_SCALE, scale_floats, unpack_bytes, unpack_floats, unpack_integers
+from octavo.kernels.triton.pair_unpack import (
+    INTEGER_SCALE,
+    scale_floats,
+    unpack_bytes,
+    unpack_floats,
+    unpack_integers,
+    unpack_scaled,
+)
 from octavo.kernels.triton.value_parts import PARTS, part_factor, store_parts
 
 
@@ -17,6 +24,7 @@ def packed_experts_kernel(
     scales,
     zeros,
     offsets,
+    factors,
     bias,
     shares,
     y,
@@ -53,13 +61,14 @@ def packed_experts_kernel(
     Args:
         x, y: values, or of type e5m2 and their parts (:mod:`.value_parts`), which float8 codes multiply.
         x_scales: float32 scales of float8 ``x``, one per row, or one per row and group; None if ``x`` is not rounded.
-        codes, scales, zeros, offsets: see :class:`octavo.kernels.packed_experts.PackedMatrices`.
+        codes, scales, zeros, offsets, factors: see :class:`octavo.kernels.packed_experts.PackedMatrices`; float8 scales
+            are their bytes here.
         row_bytes: of codes.
-        FORM: ``float8``, ``int8``, ``int4`` or ``float4``.
+        FORM: ``float8``, ``int8``, ``int4``, ``float4`` or ``nvfp4``.
         GROUP: inputs that share a scale; 0 if all do.
         SCALED: whether integers are scaled one by one, and rounded to the type of ``x``, rather than sums of groups;
             ``GROUP`` is then 16 or 32, and 32 for ``int4``.
-        BLOCK_K: input features of a step: divides ``GROUP``, or of ``float4`` and if ``SCALED`` is a multiple of 32.
+        BLOCK_K: input features of a step: divides ``GROUP``, or of 4-bit floats and if ``SCALED`` is a multiple of 32.
     """
     GATED: tl.constexpr = ACTIVATION != "none"
     HALVES: tl.constexpr = 2 if GATED else 1
@@ -104,11 +113,13 @@ def packed_experts_kernel(
     if GROUP == 0:
         # Requested before the codes, or each program would wait for memory once more at its end.
         whole_scale = tl.load(scales + first_term + numbers)
+    elif factors is not None:
+        whole_scale = tl.load(factors + expert.to(tl.int64) * num_numbers + numbers)
     # A factor that the compiler does not know: it would chain the sums of steps, and wait for each of their parts.
     one = tl.minimum(num_features, 1).to(tl.float32)
     acc = tl.zeros((ROWS, BLOCK_M * LINES), tl.float32)
     dtype: tl.constexpr = x.dtype.element_ty
-    if FORM == "float4":
+    if FORM == "float4" or FORM == "nvfp4":  # noqa: PLR1714
         UNITS: tl.constexpr = BLOCK_K // 32
         units = tl.arange(0, UNITS)
         num_units = num_features // 32
@@ -119,8 +130,13 @@ def packed_experts_kernel(
             # Past the end, activations are zero, whatever finite numbers they meet.
             own_units = k // 32 + units if EVEN_K else tl.minimum(k // 32 + units, num_units - 1)
             packed = _load_packed(code_rows, own_units)
-            exponents = tl.load(term_spots + own_units[None, :] * num_numbers)
-            low, high = unpack_floats(packed, exponents.to(tl.int32)[:, :, None], dtype)
+            if FORM == "float4":
+                exponents = tl.load(term_spots + own_units[None, :] * num_numbers)
+                low, high = unpack_floats(packed, exponents.to(tl.int32)[:, :, None], dtype)
+            else:
+                spots = term_spots + own_units[None, :] * (2 * num_numbers)
+                low_scales, high_scales = tl.load(spots), tl.load(spots + num_numbers)
+                low, high = unpack_scaled(packed, low_scales[:, :, None], high_scales[:, :, None], dtype)
             acc += one * tl.dot(_in_order(low, high, ROWS, BLOCK_K), x_tile.T, input_precision="ieee")
         acc = scale_floats(acc, dtype)
     elif GROUP == 0:
@@ -190,7 +206,7 @@ def packed_experts_kernel(
         acc = tl.sum(by_pair, 2)
     if FORM == "int4" and not SCALED:
         acc *= INTEGER_SCALE
-    if GROUP == 0:
+    if GROUP == 0 or factors is not None:
         acc *= whole_scale[:, None]
         if IS_ROUNDED:
             acc *= tl.load(x_scales + inputs, is_row, other=0.0)[None, :]

@@ -68,7 +68,7 @@ fma.rn.{dtype} $0, p, step, bias;
 }}"""
 """A zero in eighths, twice, as the negative part of itself that :data:`_INT4` adds."""
 
-_FLOAT4 = """{
+_FLOAT4 = """{{
 .reg .b32 p, q, low;
 prmt.b32 p, $4, 0, 0x1404;
 shl.b32 low, p, 4;
@@ -79,7 +79,7 @@ mul.rn.bf16x2 $0, q, $5;
 shr.u32 q, p, 6;
 and.b32 q, q, 0x01C001C0;
 lop3.b32 q, p, 0x80008000, q, 0xEA;
-mul.rn.bf16x2 $2, q, $5;
+mul.rn.bf16x2 $2, q, ${first};
 prmt.b32 p, $4, 0, 0x3424;
 shl.b32 low, p, 4;
 shr.u32 q, p, 2;
@@ -89,9 +89,10 @@ mul.rn.bf16x2 $1, q, $7;
 shr.u32 q, p, 6;
 and.b32 q, q, 0x01C001C0;
 lop3.b32 q, p, 0x80008000, q, 0xEA;
-mul.rn.bf16x2 $3, q, $7;
-}"""
-"""Sign, exponent and fraction move to where bfloat16 has them, which makes them 2⁻¹²⁶ of themselves."""
+mul.rn.bf16x2 $3, q, ${second};
+}}"""
+"""Sign, exponent and fraction move to where bfloat16 has them, which makes them 2⁻¹²⁶ of themselves. High halves may
+have scales of their own."""
 
 _WIDE_FLOAT8 = tl.constexpr(_FLOAT8)
 _HALF_FLOAT8 = tl.constexpr("cvt.rn.f16x2.e4m3x2 $0, $1;")
@@ -100,12 +101,14 @@ _WIDE_INT4 = tl.constexpr(_INT4.format(dtype="bf16x2", low="0x7D807D80", high="0
 _HALF_INT4 = tl.constexpr(_INT4.format(dtype="f16x2", low="0x78007800", high="0x68006800"))
 _WIDE_ZERO = tl.constexpr(_ZERO.format(dtype="bf16x2", first="0x43004300", step="0xB980B980", bias="0x3D003D00"))
 _HALF_ZERO = tl.constexpr(_ZERO.format(dtype="f16x2", first="0x58005800", step="0x98009800", bias="0x34003400"))
-_SCALED_FLOAT4 = tl.constexpr(_FLOAT4)
+_SCALED_FLOAT4 = tl.constexpr(_FLOAT4.format(first=5, second=7))
+_SCALED_HALVES = tl.constexpr(_FLOAT4.format(first=9, second=11))
 _IS_INTERPRETED = tl.constexpr(IS_INTERPRETED)
 
 INTEGER_SCALE = tl.constexpr(512.0)
 """What sums of integers of 4 bits are to be multiplied by."""
 _FLOAT4_SCALE = tl.constexpr(2.0**32)
+_MOVED_SCALE = tl.constexpr(2.0**94)
 
 
 @triton.jit
@@ -175,8 +178,52 @@ def unpack_floats(packed, exponents, dtype: tl.constexpr):
 
 
 @triton.jit
+def unpack_scaled(packed, low_scales, high_scales, dtype: tl.constexpr):
+    """The same of halves times float8 scales (NVFP4); types of 16 bits have the products exactly.
+
+    Args:
+        low_scales, high_scales: bytes (e4m3) of a shape that broadcasts, equal for neighbours.
+    """
+    low_scales, high_scales = float8_values(low_scales), float8_values(high_scales)
+    if _IS_INTERPRETED or dtype != tl.bfloat16:
+        low = (float4_values(packed & 15) * low_scales).to(dtype)
+        high = (float4_values(packed >> 4) * high_scales).to(dtype)
+    else:
+        low, high = tl.inline_asm_elementwise(
+            _SCALED_HALVES,
+            "=r,=r,=r,=r,r,r,r,r,r,r,r,r,r",
+            [packed, _moved_pairs(low_scales), _moved_pairs(high_scales)],
+            dtype=(dtype.value, dtype.value),
+            is_pure=True,
+            pack=4,
+        )
+    return low, high
+
+
+@triton.jit
+def _moved_pairs(scales):
+    """Scales times 2¹²⁶⁻³² in bfloat16, twice in a word."""
+    moved = (scales * _MOVED_SCALE).to(tl.bfloat16).to(tl.int16, bitcast=True)
+    return (moved.to(tl.int32) & 0xFFFF) * 0x10001
+
+
+@triton.jit
+def float8_values(stored):
+    """Bytes of float8 values (e4m3) to float32.
+
+    Not all GPUs convert them; but for the bias of the exponent they are the upper bits of float16.
+    """
+    bits = stored.to(tl.uint16)
+    bits = ((bits & 0x80) << 8) | ((bits & 0x7F) << 7)
+    return bits.to(tl.float16, bitcast=True).to(tl.float32) * 256.0
+
+
+@triton.jit
 def scale_floats(sums, dtype: tl.constexpr):
-    """Sums of what :func:`unpack_floats` returns: 2⁻³² of the values in bfloat16, which so has all factors."""
+    """Sums of what :func:`unpack_floats` and :func:`unpack_scaled` return: 2⁻³² of the values in bfloat16.
+
+    So it has all factors.
+    """
     if not _IS_INTERPRETED and dtype == tl.bfloat16:
         sums *= _FLOAT4_SCALE
     return sums

@@ -86,6 +86,7 @@ def reads_experts(weights: PackedExperts) -> bool:
     return all(
         weight.bits == 4
         and weight.offsets is None
+        and not weight.is_nvfp4
         and weight.codes.shape[2] % 16 == 0
         and weight.group % (UNIT_INPUTS if weight.is_float4 else ROUND_INPUTS) == 0
         for weight in (weights.gate_up, weights.down)

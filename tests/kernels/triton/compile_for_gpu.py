@@ -84,6 +84,7 @@ CASES: dict[str, tuple[str, torch.dtype, int, bool]] = {
     "qwen3-moe-bfloat16": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
     "qwen3-moe-bfloat16-float8": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
     "qwen3-moe-bfloat16-int4": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
+    "qwen3-moe-bfloat16-nvfp4": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
     "qwen3-moe-float16-int8": ("Qwen3MoeForCausalLM", torch.float16, 64, True),
     "qwen3-moe-bfloat16-gguf": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
     "qwen3-moe-bfloat16-bounded": ("Qwen3MoeForCausalLM", torch.bfloat16, 64, False),
@@ -164,7 +165,7 @@ def main(case: str) -> None:
     shape = {"head_dim": head_dim, "hidden_size": hidden, "intermediate_size": between}
     config = replace(tiny_config(architecture, windows, 5), **shape)
     experts = getattr(config.own, "experts", None)
-    if experts is not None and case.endswith(("float8", "int4", "int8", "mxfp4", "gguf")):
+    if experts is not None and case.endswith(("float8", "int4", "int8", "mxfp4", "nvfp4", "gguf")):
         size = max(hidden, 64)  # a multiple of a unit
         config = replace(config, own=replace(config.own, experts=replace(experts, size=size)))
     if case == "qwen3-moe-bfloat16-float8":

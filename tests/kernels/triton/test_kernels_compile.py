@@ -31,6 +31,7 @@ CASES = {
     "qwen3-moe-bfloat16": True,
     "qwen3-moe-bfloat16-float8": True,
     "qwen3-moe-bfloat16-int4": True,
+    "qwen3-moe-bfloat16-nvfp4": True,
     "qwen3-moe-float16-int8": True,
     "qwen3-moe-bfloat16-gguf": True,
     "qwen3-moe-bfloat16-bounded": True,

@@ -36,7 +36,7 @@ def test_experts_are_what_the_reference_computes(device: torch.device, spec: Exp
     torch.testing.assert_close(found.float(), expected, rtol=1e-2, atol=5e-3)
 
 
-@pytest.mark.parametrize("name", ["float8-blocks", "int4-zeros", "mxfp4", "int4-offsets", "int8-halves"])
+@pytest.mark.parametrize("name", ["float8-blocks", "int4-zeros", "mxfp4", "nvfp4", "int4-offsets", "int8-halves"])
 def test_rows_and_experts_in_several_loads(device: torch.device, name: str) -> None:
     weights, (x, chosen, shares) = in_type(make(device, name), torch.float16), tokens(device, 2)
     whole = few_experts(x.half(), chosen, shares, weights, SILU)

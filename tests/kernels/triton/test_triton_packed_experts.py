@@ -21,6 +21,7 @@ FORMS = {
     "int4-groups": ("int4", 32),
     "int4-zeros": ("int4-zeros", 64),
     "mxfp4": ("mxfp4", 32),
+    "nvfp4": ("nvfp4", 16),
 }
 SCALED = {
     "int4-offsets": ("int4-offsets", 32),
@@ -56,6 +57,11 @@ def draw(
     if form == "mxfp4":
         exponents = torch.randint(119, 125, scales.shape, generator=generator, dtype=torch.uint8)
         return PackedMatrices(codes, exponents.to(device), None, 4)
+    if form == "nvfp4":
+        stored = torch.randint(256, scales.shape, generator=generator, dtype=torch.uint8)  # negative ones, too
+        stored = torch.where(stored % 128 == 127, 1, stored).to(torch.uint8).view(FLOAT8)
+        factors = (0.5 + torch.rand(num_experts, num_outputs, generator=generator)) / 300 / num_inputs**0.5
+        return PackedMatrices(codes, stored.to(device), None, 4, factors=factors.to(device))
     zeros = torch.randint(121, scales.shape, generator=generator, dtype=torch.uint8).to(device)
     return PackedMatrices(codes, (scales / 4).to(device), zeros if form == "int4-zeros" else None, 4)
 
@@ -178,7 +184,7 @@ def test_groups_are_rounded_as_the_twin_rounds_them(device: torch.device) -> Non
             torch.testing.assert_close(own.float(), wanted.float(), equal_nan=True, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["float8", "int4-zeros", "mxfp4", *SCALED])
+@pytest.mark.parametrize("name", ["float8", "int4-zeros", "mxfp4", "nvfp4", *SCALED])
 @pytest.mark.parametrize("block_m", [32, 64, 128])
 def test_other_tiles_compute_the_same(device: torch.device, name: str, block_m: int) -> None:
     weights = make(device, name)
