@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "quantization")]
 from integer_checkpoints import draw, gptq, write_layers
+from test_packed_float4 import write as write_float4
 from tiny_llama import SETTINGS, write_model
 
 from octavo import LLM, SamplingParams
@@ -70,6 +71,16 @@ def test_checkpoints(changes: dict[str, Any], enforce_eager: bool, tmp_path: Pat
     on_gpu = LLM(str(tmp_path / "gptq"), **settings)
     assert PackedScheme in schemes_of(on_gpu)
     # Activations are of bfloat16 in every layer.
+    torch.testing.assert_close(logprobs_of(on_gpu), logprobs_of(on_cpu), rtol=0.05, atol=0.25)
+
+
+@pytest.mark.parametrize("name", ["modelopt", "nf4"])
+def test_floats_of_4_bits(name: str, tmp_path: Path) -> None:
+    source = write_model(tmp_path / "plain", hidden_size=256, intermediate_size=512)
+    write_float4(name, source, tmp_path / "packed")
+    on_cpu = LLM(str(tmp_path / "packed"), **SETTINGS)
+    on_gpu = LLM(str(tmp_path / "packed"), **(SETTINGS | {"device": "cuda", "dtype": "bfloat16"}))
+    assert PackedScheme in schemes_of(on_gpu)
     torch.testing.assert_close(logprobs_of(on_gpu), logprobs_of(on_cpu), rtol=0.05, atol=0.25)
 
 
