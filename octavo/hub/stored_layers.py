@@ -13,6 +13,7 @@ from octavo.hub.safetensors_json import read_tensor_entries
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _WEIGHT, _BIAS = ".weight", ".bias"
+_EXPERTS = ".experts."
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,8 @@ class StoredLayers:
     """Layers by their names in the checkpoint.
 
     Attributes:
-        unquantized: layers that have a weight, and nothing else but a bias.
+        unquantized: layers that have a weight, and nothing else but a bias; tensors of all experts' values; and modules
+            of experts some of which have such layers.
         quantized_ends: layers with other tensors that are in none of the numbered layers: head and embedding.
     """
 
@@ -34,14 +36,38 @@ def stored_layers(folder: Path) -> StoredLayers:
     None if no layer is quantised, or there are no files, or they cannot be read: loading says what is wrong then.
     """
     weights, others = set(), set()
-    for name in _tensor_names(folder):
+    names = set(_tensor_names(folder))
+    for name in names:
         if name.endswith(_WEIGHT):
             weights.add(name.removesuffix(_WEIGHT))
         elif not name.endswith(_BIAS):
             layer, inner, _ = name.partition(f"{_WEIGHT}.")  # such as "weight.absmax"
             others.add(layer if inner else name.rpartition(".")[0])
     ends = frozenset(layer for layer in others if not any(part.isdigit() for part in layer.split(".")))
-    return StoredLayers(frozenset(weights - others), ends) if others else StoredLayers()
+    unquantized = weights - others
+    found = unquantized | _stacked_values(names) | _modules_of_experts(unquantized)
+    return StoredLayers(frozenset(found), ends) if others else StoredLayers()
+
+
+def _stacked_values(names: Iterable[str]) -> set[str]:
+    """Tensors of all experts, without scales or codes whose names begin with theirs."""
+    stacked = {name for name in names if not name.endswith((_WEIGHT, _BIAS)) and _is_of_all(name)}
+    extended = {
+        name[:end] for name in stacked if not name.endswith("_bias") for end, char in enumerate(name) if char == "_"
+    }
+    return stacked - extended
+
+
+def _is_of_all(name: str) -> bool:
+    _, inner, own = name.partition(_EXPERTS)
+    return bool(inner) and not own[0].isdigit()
+
+
+def _modules_of_experts(layers: Iterable[str]) -> set[str]:
+    """Modules around layers of single experts."""
+    return {
+        layer.partition(_EXPERTS)[0] + _EXPERTS[:-1] for layer in layers if _EXPERTS in layer and not _is_of_all(layer)
+    }
 
 
 def _tensor_names(folder: Path) -> Iterable[str]:

@@ -33,7 +33,7 @@ from octavo.records.experts import ExpertSpec, ExpertStorage, RowExperts, Separa
 _ALL = slice(None)
 _BLOCK_BYTES = MX_GROUP // 2
 _STACKED_LAYOUTS = (Float8Layout, Float4Layout)
-"""Those of stacked tensors; with others, stacked experts stay values beside quantised layers."""
+"""Those of stacked tensors; with others, stacked tensors are read as values."""
 
 
 class Experts(nn.Module):

@@ -29,17 +29,23 @@ class FoundLayers(QuantizationConfig):
         return self.declared.has_float8
 
     def scheme(self, name: str) -> LinearScheme:
-        return self.plain if name in self.found.unquantized else self.declared.scheme(name)
+        return self.plain if self._is_plain(name) else self.declared.scheme(name)
 
     def layout(self, name: str) -> Layout | None:
-        return None if name in self.found.unquantized else self.declared.layout(name)
+        return None if self._is_plain(name) else self.declared.layout(name)
 
     def head_scheme(self, name: str) -> LinearScheme:
-        if name in self.found.unquantized:
+        if self._is_plain(name):
             return self.plain
         declared = self.declared.head_scheme(name)
         is_missed = declared == self.plain and name in self.found.quantized_ends
         return self.declared.scheme(name) if is_missed else declared
 
     def embedding_scheme(self, name: str) -> LinearScheme:
-        return self.plain if name in self.found.unquantized else self.declared.embedding_scheme(name)
+        return self.plain if self._is_plain(name) else self.declared.embedding_scheme(name)
+
+    def _is_plain(self, name: str) -> bool:
+        """Whether the files have values of a layer; of a stack's, also of experts that have layers of their own."""
+        module, _, own = name.rpartition(".")
+        layer = module if own == "weight" else name
+        return layer in self.found.unquantized or (module.endswith(".experts") and module in self.found.unquantized)

@@ -43,6 +43,17 @@ def test_what_cannot_be_read_tells_nothing(name: str, content: bytes, tmp_path: 
     assert stored_layers(tmp_path) == StoredLayers() == stored_layers(tmp_path / "missing")
 
 
+def test_experts_that_are_stored_together(tmp_path: Path) -> None:
+    names = ["a.experts.gate_up_proj", "a.experts.gate_up_proj_bias"]
+    names += ["a.experts.down_proj", "a.experts.down_proj_scale_inv", "b.experts.mlp.w1"]
+    names += ["c.experts.0.up_proj.weight", "c.experts.0.up_proj.weight_scale", "c.experts.0.gate_proj.weight"]
+    names += ["d.experts.0.up_proj.qweight"]
+    save_file({name: torch.zeros(1) for name in names}, tmp_path / "model.safetensors")
+    found = stored_layers(tmp_path).unquantized
+    assert found >= {"a.experts.gate_up_proj", "b.experts.mlp.w1", "c.experts", "c.experts.0.gate_proj"}
+    assert found.isdisjoint({"a.experts.down_proj", "a.experts", "c.experts.0.up_proj", "d.experts"})
+
+
 def test_notes_on_a_file_are_no_layer(tmp_path: Path) -> None:
     """So a checkpoint of which no layer is quantised does not count as one that left all of them as they are."""
     save_file({"model.norm.weight": torch.zeros(1)}, tmp_path / "model.safetensors", metadata={"format": "pt"})

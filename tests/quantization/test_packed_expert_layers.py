@@ -11,6 +11,7 @@ from float4_checkpoints import MAGNITUDES, draw_float4, modelopt
 from float8_checkpoints import compressed_tensors, float8_layer
 from integer_checkpoints import awq, compressed, draw, gptq
 
+from octavo.hub.stored_layers import StoredLayers
 from octavo.kernels.experts import ExpertWeights, PlainExperts
 from octavo.kernels.grouped import dequantize, round_weight
 from octavo.kernels.packed_experts import dequantize_expert
@@ -20,6 +21,7 @@ from octavo.layers.experts import Experts
 from octavo.parallel import TensorParallel
 from octavo.quantization.config import QuantizationConfig, SchemeOptions
 from octavo.quantization.expert_matrices import PackedMatrix
+from octavo.quantization.found_layers import FoundLayers
 from octavo.quantization.modelopt import parse_modelopt
 from octavo.quantization.resolve import parsed_quantization, rounded_quantization
 from octavo.quantization.slot import WeightSlot
@@ -297,7 +299,32 @@ def test_stacked_nvfp4(is_transposed: bool, rank: int | None) -> None:
     assert experts.stored_as == "nvfp4"
 
 
-def test_stacked_values_beside_nvfp4_are_rounded() -> None:
+VALUES = {
+    "stacked": {"layer.experts.gate_up_proj", "layer.experts.down_proj"},
+    "separate": {"layer.experts", "layer.experts.0.gate_proj", "layer.experts.0.up_proj", "layer.experts.0.down_proj"},
+}
+
+
+@pytest.mark.parametrize("name", ["gptq", "mxfp4", "nvfp4"])
+@pytest.mark.parametrize("stored", VALUES)
+def test_values_in_the_files_stay_values(stored: str, name: str) -> None:
+    """Whatever the configuration says."""
+    raw = CASES[name][0]
+    declared = parsed_quantization(raw["quant_method"], raw, GPU)
+    assert build_experts(StackedExperts(), FoundLayers(GPU.plain, declared, StoredLayers()), None).stored_as
+    found = FoundLayers(GPU.plain, declared, StoredLayers(frozenset(VALUES[stored])))
+    experts = build_experts(StackedExperts(), found, None)
+    assert experts.stored_as == ""
+    if stored == "stacked":
+        random = torch.Generator().manual_seed(1)
+        shapes = {"gate_up_proj": (NUM_EXPERTS, 2 * SIZE, HIDDEN), "down_proj": (NUM_EXPERTS, HIDDEN, SIZE)}
+        tensors = {f"layer.experts.{name}": torch.randn(shape, generator=random) for name, shape in shapes.items()}
+        experts.fit("layer.experts", tensors.__contains__)
+        load(experts, tensors)
+        torch.testing.assert_close([experts.gate_up_proj.data, experts.down_proj.data], [*tensors.values()])
+
+
+def test_values_are_rounded_to_nvfp4() -> None:
     """To the nearest of the format's values, times the scale that makes a group's largest magnitude 6."""
     experts = build_experts(StackedExperts(), parse_modelopt({"quant_algo": "NVFP4"}, GPU), None)
     random = torch.Generator().manual_seed(1)
