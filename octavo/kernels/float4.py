@@ -1,7 +1,7 @@
 """Floats of 4 bits (e2m1), and scales that are powers of two, stored as their exponents (OCP MX 1.0).
 
-Other formats look values up in a table by codes of 4 bits: NVFP4, which has the same floats beside other scales, and
-bitsandbytes' NF4 (arXiv:2305.14314) and FP4.
+Other formats look values up in a table by codes of 4 bits: NVFP4, which has the same floats beside other scales,
+bitsandbytes' NF4 (arXiv:2305.14314) and FP4, and GGUF's IQ4.
 """
 
 import torch
@@ -15,6 +15,10 @@ TABLES = {
         *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
         *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
         *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+    ),
+    "iq4": (
+        *(-127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0),
+        *(1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0),
     ),
     "fp4": tuple(sign * size / 12 for sign in (1, -1) for size in (0.0, 0.0625, 8.0, 12.0, 4.0, 6.0, 2.0, 3.0)),
 }

@@ -1,12 +1,13 @@
 """GEMMs with a weight of small integers, or float8 values, whose groups of inputs share a scale; activations stay.
 
 A weight is ``scales · (codes - zeros)``, or with offsets ``scales · (codes - middle) + offsets``; or codes are 4-bit
-floats (MXFP4), and scales powers of two; or codes of 4 bits stand for the values of a table (NVFP4, NF4, FP4). Codes of
-4 bits are packed in units of inputs, so that a kernel unpacks a unit into two runs of neighbours: a byte of a unit has
-the code of an input ``j`` of the first half in its low half, and that of ``j + unit / 2`` in its high one. Bytes are in
-the order in which tensor cores take operands from registers: of 16 neighbours, a thread has the inputs ``2t``, ``2t +
-8``, ``2t + 1`` and ``2t + 9``, so that a mask of 32 bits leaves two neighbours' codes in the halves of a word, and a
-quarter of a unit belongs to each of four threads; see :func:`byte_order`. Codes of 8 bits lie one after another.
+floats (MXFP4), and scales powers of two; or codes of 4 bits stand for the values of a table (NVFP4, NF4, FP4, IQ4).
+Codes of 4 bits are packed in units of inputs, so that a kernel unpacks a unit into two runs of neighbours: a byte of a
+unit has the code of an input ``j`` of the first half in its low half, and that of ``j + unit / 2`` in its high one.
+Bytes are in the order in which tensor cores take operands from registers: of 16 neighbours, a thread has the inputs
+``2t``, ``2t + 8``, ``2t + 1`` and ``2t + 9``, so that a mask of 32 bits leaves two neighbours' codes in the halves of a
+word, and a quarter of a unit belongs to each of four threads; see :func:`byte_order`. Codes of 8 bits lie one after
+another.
 """
 
 import math

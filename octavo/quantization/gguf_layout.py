@@ -6,12 +6,14 @@ from dataclasses import dataclass
 import torch
 
 from octavo.kernels.blocks import FORMATS, INPUT_GROUP
-from octavo.kernels.float4 import FLOAT4_VALUES, MX_GROUP, powers_of_two
+from octavo.kernels.float4 import FLOAT4_VALUES, MX_GROUP, TABLES, powers_of_two
 from octavo.quantization.grouped_weight import GroupedForm, GroupedWeight, Layout, StoredTensor
 
 _ZEROS = {"Q4_0": 8, "Q5_0": 16, "Q8_0": 128, "Q6_K": 32}
 """The code of zero, in types whose groups have no minimum."""
-GROUPED_TYPES = (*_ZEROS, "Q4_1", "Q5_1", "Q4_K", "Q5_K", "MXFP4")
+TABLE_TYPES = ("IQ4_NL", "IQ4_XS")
+"""Types whose codes of 4 bits are indices of a table."""
+GROUPED_TYPES = (*_ZEROS, "Q4_1", "Q5_1", "Q4_K", "Q5_K", "MXFP4", *TABLE_TYPES)
 _FLAT_SCALE = 2.0**-10
 """In place of a scale of zero; small, so that the zero keeps the minimum's bits."""
 _SHARED = 8
@@ -38,6 +40,8 @@ class GGUFLayout(Layout):
     def form(self) -> GroupedForm:
         if self.type_name == "MXFP4":
             return GroupedForm(4, MX_GROUP, kind="mxfp4")
+        if self.type_name in TABLE_TYPES:
+            return GroupedForm(4, INPUT_GROUP, kind="iq4")
         has_minimums = self.type_name not in _ZEROS
         own = FORMATS[self.type_name]
         return GroupedForm(4 if own.code_bits == 4 else 8, own.group, has_zeros=has_minimums, has_offsets=has_minimums)
@@ -51,6 +55,9 @@ class GGUFLayout(Layout):
         blocks = tensors["weight"].unflatten(1, (-1, size))
         if self.type_name == "MXFP4":
             return _floats4(blocks)
+        if self.type_name in TABLE_TYPES:
+            codes, scales = (_indices if self.type_name == "IQ4_NL" else _super_indices)(blocks)
+            return GroupedWeight(codes, scales, INPUT_GROUP, table=TABLES["iq4"])
         parse = _of_16 if self.type_name == "Q6_K" else _super_blocks if self.type_name.endswith("_K") else _blocks
         codes, scales, minimums = parse(blocks, self.type_name)
         group = self.form.group
@@ -83,6 +90,21 @@ def _floats4(blocks: torch.Tensor) -> GroupedWeight:
     """The weight in blocks of MXFP4."""
     codes = _halves(blocks[..., 1:]).flatten(1)
     return GroupedWeight(codes, powers_of_two(blocks[..., 0]), MX_GROUP, table=FLOAT4_VALUES)
+
+
+def _indices(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes ``[out, in]`` and scales ``[out, groups]`` of IQ4_NL."""
+    return _halves(blocks[..., 2:]).flatten(1), _floats(blocks[..., :2])[..., 0]
+
+
+def _super_indices(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of IQ4_XS, whose blocks of 256 inputs have eight groups, with scales of 6 bits less 32."""
+    shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device=blocks.device)
+    high = (blocks[..., 2:4, None] >> shifts & 3).flatten(-2)  # two bits of each, then four
+    low = torch.stack((blocks[..., 4:8] & 15, blocks[..., 4:8] >> 4), -1).flatten(-2)
+    scales = _floats(blocks[..., :2]) * ((low | high << 4).float() - 32)
+    codes = _halves(blocks[..., 8:].unflatten(-1, (_SHARED, INPUT_GROUP // 2)))
+    return codes.flatten(1), scales.flatten(1)
 
 
 def _blocks(blocks: torch.Tensor, name: str) -> _Parts:

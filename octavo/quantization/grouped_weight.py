@@ -38,7 +38,7 @@ class GroupedForm:
     group: int
     has_zeros: bool = False
     is_ordered: bool = False
-    kind: Literal["integer", "float8", "mxfp4", "nvfp4", "nf4", "fp4"] = "integer"
+    kind: Literal["integer", "float8", "mxfp4", "nvfp4", "nf4", "fp4", "iq4"] = "integer"
     rounds_inputs: bool = False
     has_offsets: bool = False
     stored_bits: int = field(default=0, compare=False)

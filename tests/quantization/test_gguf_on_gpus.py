@@ -38,7 +38,7 @@ def blocks(kind: str, num_rows: int, seed: int = 0, num_inputs: int = NUM_INPUTS
     if kind == "Q6_K":
         raw[..., -2:] = numbers.view(np.uint8)[..., :2]
     else:
-        width = 2 if kind.endswith("_0") else 4
+        width = 2 if kind.endswith("_0") or kind.startswith("IQ4") else 4
         raw[..., :width] = numbers.view(np.uint8)[..., :width]
     return raw.reshape(num_rows, -1)
 
@@ -76,7 +76,7 @@ def test_layers_multiply_the_files_values(kind: str) -> None:
     assert isinstance(layer, Linear) and isinstance(layer.scheme, PackedScheme)
     raw = blocks(kind, 32)
     filled(layer, "0.attn.q_proj", {"q_proj": raw})
-    assert layer.weight.nbytes == 32 * NUM_INPUTS // (2 if kind.startswith(("Q4", "MXFP4")) else 1)
+    assert layer.weight.nbytes == 32 * NUM_INPUTS // (2 if kind.startswith(("Q4", "IQ4", "MXFP4")) else 1)
     x = torch.randn(3, NUM_INPUTS, generator=torch.Generator().manual_seed(1))
     expected = x @ values(raw, kind).T
     torch.testing.assert_close(layer(x), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
@@ -98,7 +98,7 @@ def test_parts_may_have_other_types() -> None:
     torch.testing.assert_close(layer(x), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
 
-@pytest.mark.parametrize("kind", ["Q4_1", "Q5_K", "Q6_K", "Q8_0", "MXFP4"])
+@pytest.mark.parametrize("kind", ["Q4_1", "Q5_K", "Q6_K", "Q8_0", "MXFP4", "IQ4_NL", "IQ4_XS"])
 def test_devices_divide_inputs(kind: str) -> None:
     raw = blocks(kind, 32)
     x = torch.randn(3, NUM_INPUTS, generator=torch.Generator().manual_seed(1))
@@ -124,7 +124,7 @@ def test_they_are_dequantised_unless_asked_for() -> None:
     assert isinstance(layer, Linear) and isinstance(layer.scheme, PlainScheme)
 
 
-@pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "MXFP4"])
+@pytest.mark.parametrize("kind", ["Q4_K", "Q6_K", "MXFP4", "IQ4_XS"])
 @pytest.mark.parametrize("rank", [None, 0, 1])
 def test_an_embedding_of_its_own_reads_its_rows(kind: str, rank: int | None) -> None:
     raw = blocks(kind, 48)
@@ -140,7 +140,7 @@ def test_an_embedding_of_its_own_reads_its_rows(kind: str, rank: int | None) -> 
     ids = torch.tensor([len(tokens) - 1, 0, 5, 5])
     torch.testing.assert_close(embedding._rows(ids), expected[ids], rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
     num_bytes = sum(parameter.nbytes for parameter in embedding.parameters())
-    assert num_bytes == num_rows * NUM_INPUTS * {"Q4_K": 22, "Q6_K": 40, "MXFP4": 17}[kind] // 32
+    assert num_bytes == num_rows * NUM_INPUTS * {"Q4_K": 22, "Q6_K": 40, "MXFP4": 17, "IQ4_XS": 20}[kind] // 32
 
 
 def test_a_tied_embedding_reads_the_heads_rows() -> None:

@@ -197,7 +197,7 @@ def main(case: str) -> None:
         raw = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
         quantization = parse_bitsandbytes(raw, replace(options, has_groups=True))
     elif case.endswith("gguf"):
-        kinds = {"self_attn.q_proj": "Q4_K", "self_attn.k_proj": "Q4_K", "self_attn.v_proj": "Q6_K"}
+        kinds = {"self_attn.q_proj": "Q4_K", "self_attn.k_proj": "IQ4_NL", "self_attn.v_proj": "Q6_K"}
         kinds |= {"self_attn.o_proj": "Q5_K", "mlp.gate_proj": "Q4_K", "mlp.up_proj": "Q4_K", "mlp.down_proj": "Q6_K"}
         kinds |= {"mlp.experts.*.gate_proj": "Q4_K", "mlp.experts.*.up_proj": "Q4_K", "mlp.experts.*.down_proj": "Q6_K"}
         types = {f"model.layers.{i}.{name}": kind for i in (0, 1) for name, kind in kinds.items()}

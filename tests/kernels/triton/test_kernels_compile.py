@@ -107,7 +107,8 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
         packed |= set() if case.startswith("llama") else {"dequantize_kernel"}  # small layers are expanded
     elif case.endswith(("bytes", "gguf")):
         packed = {"bytes_kernel", "hopper_grouped_kernel"}
-        packed |= {"dequantize_kernel"} if case.endswith("gguf") else set()  # the embedding's rows
+        # The embedding's rows, and codes of a table.
+        packed |= {"dequantize_kernel", "grouped_kernel"} if case.endswith("gguf") else set()
     elif case.endswith("nvfp4"):
         packed = {"grouped_kernel", "dequantize_kernel"}
     elif case.endswith("nf4"):

@@ -29,6 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "nvfp4": {"group": 16, "table": "nvfp4"},
     "nf4": {"group": 64, "table": "nf4"},
     "fp4-groups-of-32": {"group": 32, "table": "fp4"},
+    "iq4": {"group": 32, "table": "iq4"},
 }
 
 
