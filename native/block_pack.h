@@ -8,12 +8,12 @@
 namespace octavo {
 
 // Numbers of the formats, in the order of kSpecs.
-enum Block : int32_t { kBlockInt8 = 11, kBlockInt4 = 12, kBlockMXFP4 = 13 };
+enum Block : int32_t { kBlockInt8 = 12, kBlockInt4 = 13, kBlockMXFP4 = 14 };
 
 // Numbers of types from here on are blocks.
 constexpr int32_t kFirstBlock = 16;
 
-// GGUF's rows to panels; in place if a panel is as large as its rows.
+// Rows of a file's blocks to panels; in place if a panel is as large as its rows.
 struct PackBlocks {
     const unsigned char* from;
     unsigned char* to;
@@ -62,7 +62,7 @@ struct StageBlocks {
 decltype(Gemm::run_block) find_run_block_of(int32_t block);
 constexpr TileRows kBlockTileRows{BlockFormat<0>::kWideRows, BlockFormat<0>::kTallRows};
 
-// Bytes of one row of a GGUF tensor.
+// Bytes of one row of a file's blocks.
 int64_t raw_row_bytes(int32_t block, int64_t num_inputs);
 
 }  // namespace octavo

@@ -14,7 +14,8 @@ decltype(Gemm::run_block) find_run_block_of(int32_t block) {
         case 7: return run_block<BlockFormat<7>>;
         case 8: case kBlockMXFP4: return run_block<BlockFormat<8>>;
         case 9: return run_block<BlockFormat<9>>;
-        default: return run_block<BlockFormat<10>>;
+        case 10: return run_block<BlockFormat<10>>;
+        default: return run_block<BlockFormat<11>>;
     }
 }
 

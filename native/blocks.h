@@ -1,5 +1,5 @@
-// Formats of packed weights with integer values in groups, which share a scale: GGUF's blocks as they are, and int8,
-// int4 and mxfp4 made at load.
+// Formats of packed weights with integer values in groups, which share a scale: GGUF's blocks as they are, NVFP4
+// with scales in float16, and int8, int4 and mxfp4 made at load.
 //
 // A weight is scale · number + offset for an unsigned number of 4 to 8 bits, which is the code itself, or the one that a
 // table has for a code of 4 bits. Where a file's numbers are signed, the offset is minus the zero point times the scale;
@@ -72,6 +72,7 @@ constexpr BlockSpec kQ6_K{6, 16, 32, Scale::kByte, false};
 constexpr BlockSpec kMXFP4{4, 32, 12, Scale::kPower, false, Table::kFloat4};
 constexpr BlockSpec kIQ4_NL{4, 32, 128, Scale::kHalf, false, Table::kNonlinear};
 constexpr BlockSpec kIQ4_XS{4, 32, 128, Scale::kByte, false, Table::kNonlinear};
+constexpr BlockSpec kNVFP4{4, 16, 12, Scale::kHalf, false, Table::kFloat4};
 constexpr BlockSpec kInt8 = kQ8_0;
 constexpr BlockSpec kInt4 = kQ4_1;
 
@@ -264,8 +265,8 @@ template <bool kSigned>
     return r;
 }
 
-constexpr BlockSpec kSpecs[] = {kQ4_0, kQ4_1, kQ5_0,  kQ5_1,   kQ8_0,   kQ4_K, kQ5_K,
-                                kQ6_K, kMXFP4, kIQ4_NL, kIQ4_XS, kInt8, kInt4, kMXFP4};
+constexpr BlockSpec kSpecs[] = {kQ4_0,  kQ4_1,  kQ5_0,   kQ5_1,   kQ8_0,  kQ4_K, kQ5_K, kQ6_K,
+                                kMXFP4, kIQ4_NL, kIQ4_XS, kNVFP4, kInt8, kInt4, kMXFP4};
 
 // The zero point that products with numbers of a format have.
 constexpr int zero_of(const BlockSpec& spec) { return spec.number_bits() == 8 && kSignedCodes ? 0 : spec.zero; }

@@ -1,4 +1,4 @@
-// Weights to panels of integers: a GGUF file's rows, and floating-point weights that are rounded.
+// Weights to panels of integers: a file's rows, and floating-point weights that are rounded.
 //
 // A thread owns a panel. It gathers the panel in its own memory and copies it to its place, since that may be where the
 // rows lie. Codes are handled as words of one output's codes for four inputs, as panels have them.
@@ -155,10 +155,27 @@ void pack_nonlinear(const unsigned char* from, int64_t num_inputs, unsigned char
     }
 }
 
+// One row of NVFP4: groups of 16 inputs, half of their scale in float16 and codes, the first half of the inputs low.
+template <int kBlock>
+void pack_half(const unsigned char* from, int64_t num_inputs, unsigned char* panel, int lane) {
+    constexpr BlockSpec spec = kSpecs[kBlock];
+    for (int64_t g = 0; g < num_inputs / spec.group; ++g, from += 10) {
+        unsigned char* group = panel + spec.group_place(g);
+        std::memcpy(group + 2 * lane, from, 2);
+        GroupCodes codes;
+        for (int v = 0; v < 2; ++v) {
+            const uint32_t word = word_at(from + 2 + 4 * v);
+            codes.low[v] = word & kNibbles;
+            codes.low[v + 2] = word >> 4 & kNibbles;
+        }
+        put_codes<spec.bits, 4>(codes, group + spec.scale_bytes() + 4 * lane);
+    }
+}
+
 using PackRow = void (*)(const unsigned char* from, int64_t num_inputs, unsigned char* panel, int lane);
 constexpr PackRow kPackRow[] = {pack_small<0>, pack_small<1>, pack_small<2>, pack_small<3>,
                                 pack_small<4>, pack_super<5>, pack_super<6>, pack_six<7>,
-                                pack_small<8>, pack_small<9>, pack_nonlinear<10>};
+                                pack_small<8>, pack_small<9>, pack_nonlinear<10>, pack_half<11>};
 
 // The weights of a group of inputs, each of all outputs of a panel; outputs that do not exist are zero.
 template <class T>
@@ -385,7 +402,7 @@ unsigned char* panel_memory(int64_t bytes) {
 }  // namespace
 
 int64_t raw_row_bytes(int32_t block, int64_t num_inputs) {
-    constexpr int64_t kBytes[] = {18, 20, 22, 24, 34, 144, 176, 210, 17, 18, 136};
+    constexpr int64_t kBytes[] = {18, 20, 22, 24, 34, 144, 176, 210, 17, 18, 136, 20};
     return num_inputs / (kSpecs[block].super_bytes() > 0 ? kSuper : 32) * kBytes[block];
 }
 

@@ -1,9 +1,9 @@
 """Weights of integers in groups that share a scale: their formats, and the interface of GEMMs with them.
 
-A weight is ``scale · code + offset``, or a table has the integer of a code of 4 bits: MXFP4's floats in halves, and the
-steps of IQ4. GGUF's formats keep the values of the file; ``int8``, ``int4`` and ``mxfp4`` have a scale per output and
-32 inputs (``docs/quantization.md``). The inputs of such a GEMM are rounded to 8 bits in groups of 32 with a scale each,
-and groups with large values to 16.
+A weight is ``scale · code + offset``, or a table has the integer of a code of 4 bits: 4-bit floats in halves, and the
+steps of IQ4. GGUF's formats keep the values of the file, and ``nvfp4`` those of a checkpoint but for its scales, whose
+halves are float16. ``int8``, ``int4`` and ``mxfp4`` have a scale per output and 32 inputs (``docs/quantization.md``).
+The inputs of such a GEMM are rounded to 8 bits in groups of 32 with a scale each, and groups with large values to 16.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class BlockFormat:
         code_bits: of a weight's code.
         scale_bits: per output and group: the scale, and the minimum where there is one.
         super_bits: per output and 256 inputs: scales of those.
-        raw_bytes: of a GGUF block, and the inputs in it; (0, 1) if no file has the format.
+        raw_bytes: of a block in files, and the inputs in it; (0, 1) if no file has the format.
     """
 
     group: int
@@ -61,6 +61,7 @@ FORMATS = {
     "MXFP4": BlockFormat(32, 4, 8, raw_bytes=(17, 32)),
     "IQ4_NL": BlockFormat(32, 4, 16, raw_bytes=(18, 32)),
     "IQ4_XS": BlockFormat(32, 4, 8, super_bits=16, raw_bytes=(136, 256)),
+    "nvfp4": BlockFormat(16, 4, 16, raw_bytes=(10, 16)),
     "int8": BlockFormat(32, 8, 16),
     "int4": BlockFormat(32, 4, 32),
     "mxfp4": BlockFormat(32, 4, 8),

@@ -28,7 +28,7 @@ BLOCK_NUMBERS = {
     for index, name in enumerate(
         (
             *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_NL", "IQ4_XS"),
-            *("int8", "int4", "mxfp4"),
+            *("nvfp4", "int8", "int4", "mxfp4"),
         )
     )
 }

@@ -53,7 +53,7 @@ class SchemeOptions:
         expanded = ExpandedScheme(layout, self.plain)
         if layout.form is None or self.expands or (layout.form.kind == "float8" and not self.has_float8):
             return expanded
-        if layout.form.table is not None and not self.has_groups:
+        if layout.form.table is not None and not (self.has_groups or self.has_blocks):
             return expanded
         if layout.form.rounds_inputs:
             return Int8Scheme(layout, self.plain, self.has_blocks)

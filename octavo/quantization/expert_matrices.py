@@ -9,7 +9,6 @@ from torch import nn
 
 from octavo.kernels import FLOAT8, FORMATS, LANES
 from octavo.kernels.block_experts import BlockMatrices
-from octavo.kernels.blocks import INPUT_GROUP
 from octavo.kernels.float4 import exponents_of, round_to_nvfp4
 from octavo.kernels.grouped import ROUNDED_AT_ONCE, ZERO_STEP, Rounding, round_rows
 from octavo.kernels.packed_experts import UNIT, PackedMatrices, pack_units
@@ -271,7 +270,7 @@ class BlockMatrix(ExpertMatrix):
 
     def store(self, expert: int, rows: slice, weight: GroupedWeight, source: tuple[Index, ...]) -> None:
         part = WeightPart(rows, (weight.codes.shape[0], weight.codes.shape[1]), source)
-        weight = weight.in_groups_of(INPUT_GROUP).of_part(part)
+        weight = weight.in_groups_of(FORMATS[self._name].group).of_part(part)
         pack_blocks(raw_blocks(weight, self._name), self._name, self._num_inputs, self.view(expert, rows))
 
 

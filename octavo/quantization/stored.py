@@ -16,7 +16,6 @@ import torch
 
 from octavo.errors import WeightsError
 from octavo.kernels import FLOAT8, FORMATS, LANES, LinearOp, int8_linear
-from octavo.kernels.blocks import INPUT_GROUP
 from octavo.kernels.float4 import exponents_of
 from octavo.kernels.grouped import (
     ZERO_STEP,
@@ -281,7 +280,7 @@ class Int8Scheme(_GroupedScheme):
 
 @dataclass(frozen=True, slots=True)
 class RepackedScheme(_GroupedScheme):
-    """Blocks of 32 inputs in a format of the device's kernels; see :func:`block_format`."""
+    """Blocks of inputs in a format of the device's kernels; see :func:`block_format`."""
 
     @property
     def kept_as(self) -> str:
@@ -289,7 +288,7 @@ class RepackedScheme(_GroupedScheme):
 
     @property
     def expert_form(self) -> BlockForm | None:
-        has_blocks = self.form.group < 0 or self.form.group % INPUT_GROUP == 0
+        has_blocks = self.form.group < 0 or self.form.group % self._group == 0
         return BlockForm.of(self.blocks.format) if has_blocks and not self.form.is_ordered else None
 
     @property
@@ -301,8 +300,13 @@ class RepackedScheme(_GroupedScheme):
         """How the blocks are stored."""
         return BlockScheme(block_format(self.form))
 
+    @property
+    def _group(self) -> int:
+        """Inputs that share a scale in a block."""
+        return FORMATS[self.blocks.format].group
+
     def fits(self, in_features: int, part_sizes: Sequence[int]) -> bool:
-        is_even = self.form.group_of(in_features) % INPUT_GROUP == 0
+        is_even = self.form.group_of(in_features) % self._group == 0
         return is_even and self.blocks.fits(in_features, part_sizes)
 
     def create(self, module: LinearWeights, *, bias: bool) -> None:
@@ -322,27 +326,33 @@ class RepackedScheme(_GroupedScheme):
         pack_blocks(raw_blocks(weight, name), name, module.in_features, self._place(module, part))
 
 
+_FLOAT_BLOCKS = {"mxfp4": "MXFP4", "nvfp4": "nvfp4"}
+
+
 def block_format(form: GroupedForm) -> str:
     """The block format that has exactly the values of a form, but for scales in float16; empty if there is none."""
-    if form.kind == "mxfp4":
-        return "MXFP4"
-    if form.kind != "integer" or (form.bits == 8 and form.has_zeros):
+    if form.kind != "integer":
+        return _FLOAT_BLOCKS.get(form.kind, "")
+    if form.bits == 8 and form.has_zeros:
         return ""
     return "Q8_0" if form.bits == 8 else "Q4_1" if form.has_zeros else "Q4_0"
 
 
 def raw_blocks(weight: GroupedWeight, name: str) -> torch.Tensor:
-    """A weight as rows of GGUF's blocks, ``[out, bytes]`` uint8; see :func:`block_format`."""
-    repeats = weight.group // INPUT_GROUP
-    scales = weight.scales.repeat_interleave(repeats, 1)
+    """A weight as rows of blocks as files have them, ``[out, bytes]`` uint8; see :func:`block_format`."""
+    group = FORMATS[name].group
+    repeats = weight.group // group
+    scales = weight.whole_scales.repeat_interleave(repeats, 1)
+    if name == "nvfp4":
+        scales = scales / 2  # its numbers are twice the floats
     fields = [exponents_of(scales)[..., None] if name == "MXFP4" else _halves(scales)]
     if name == "Q8_0":
-        fields.append(signed_codes(weight).unflatten(1, (-1, INPUT_GROUP)).view(torch.uint8))
+        fields.append(signed_codes(weight).unflatten(1, (-1, group)).view(torch.uint8))
     else:
         if name == "Q4_1":
             zeros = torch.as_tensor(weight.zeros, device=scales.device).expand(weight.scales.shape)
             fields.append(_halves(-scales * zeros.repeat_interleave(repeats, 1)))
-        low, high = weight.codes.unflatten(1, (-1, INPUT_GROUP)).chunk(2, -1)
+        low, high = weight.codes.unflatten(1, (-1, group)).chunk(2, -1)
         fields.append(low | (high << 4))
     raw = torch.cat(fields, -1)
     assert raw.shape[-1] == FORMATS[name].raw_bytes[0]

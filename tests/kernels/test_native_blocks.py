@@ -2,9 +2,7 @@
 
 import pytest
 import torch
-from block_rows import random_rows
-from gguf import quants
-from gguf.constants import GGMLQuantizationType
+from block_rows import dequantised, random_rows
 
 from octavo.kernels.blocks import FORMATS, LANES, round_inputs
 from octavo.kernels.cpu.native_blocks import NativeBlocks
@@ -13,10 +11,6 @@ from octavo.platforms.native import BLOCK_NUMBERS, NativeKernels
 from octavo.quantization.blocks import MADE_AT_LOAD
 
 FILE_TYPES = [name for name in FORMATS if name not in MADE_AT_LOAD]
-
-
-def dequantised(name: str, rows: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(quants.dequantize(rows.numpy(), GGMLQuantizationType[name])).contiguous()
 
 
 @pytest.mark.parametrize("name", FORMATS)

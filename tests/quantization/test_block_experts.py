@@ -174,7 +174,8 @@ CHECKPOINTS: dict[str, tuple[dict[str, Any], Callable[[tuple[int, int], torch.Ge
     "gptq": (GPTQ, as_gptq, "Q4_1"),
     "gptq of all inputs": (GPTQ | {"group_size": -1, "sym": True}, as_gptq_of_all_inputs, "Q4_0"),
     "awq": ({"quant_method": "awq", "bits": 4, "group_size": 32}, as_awq, "Q4_1"),
-    "int8": (STORED_CASES["int8"][0], STORED_CASES["int8"][1], "Q8_0"),
+    "int8": (*STORED_CASES["int8"], "Q8_0"),
+    "nvfp4": (*STORED_CASES["nvfp4"], "nvfp4"),
 }
 
 
@@ -204,9 +205,9 @@ def test_a_checkpoints_integers_stay(case: str, rank: int | None) -> None:
     [
         GPTQ | {"desc_act": True},
         GPTQ | {"group_size": 16},
-        {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
     ],
-    ids=["act-order", "groups of 16", "nvfp4"],
+    ids=["act-order", "groups of 16", "nf4"],
 )
 def test_what_no_block_holds_is_expanded(raw: dict[str, Any]) -> None:
     build = Build(parsed_quantization(raw["quant_method"], raw, CPU), "layer.")

@@ -14,12 +14,14 @@ from tiny_llama import SETTINGS, write_model
 
 from octavo import LLM, SamplingParams
 from octavo.errors import WeightsError
+from octavo.kernels.blocks import round_inputs
 from octavo.kernels.triton.grouped import grouped_linear
 from octavo.layers.build import Build
 from octavo.layers.linear import Linear
 from octavo.parallel import TensorParallel
 from octavo.planning.weights import weight_groups
 from octavo.platforms.cpu import CpuPlatform
+from octavo.platforms.native import native_kernels
 from octavo.quantization import stored
 from octavo.quantization.config import SchemeOptions
 from octavo.quantization.resolve import parsed_quantization
@@ -43,6 +45,10 @@ FORMATS: dict[str, dict[str, Any]] = {
 }
 
 
+CPU_FORMATS = ("modelopt", "compressed-tensors")
+"""Those that compiled kernels multiply as blocks."""
+
+
 def draw(name: str, shape: tuple[int, int], random: torch.Generator) -> Stored:
     """A layer's tensors, and the weight that they stand for."""
     if name.startswith(("nf4", "fp4")):
@@ -52,8 +58,8 @@ def draw(name: str, shape: tuple[int, int], random: torch.Generator) -> Stored:
     return modelopt(drawn) if is_modelopt else compressed_float4(drawn, has_inputs=False), drawn.weight
 
 
-def build_of(name: str, tensor_parallel: TensorParallel | None = None) -> Build:
-    quantization = parsed_quantization(FORMATS[name]["quant_method"], FORMATS[name], GPU)
+def build_of(name: str, tensor_parallel: TensorParallel | None = None, options: SchemeOptions = GPU) -> Build:
+    quantization = parsed_quantization(FORMATS[name]["quant_method"], FORMATS[name], options)
     return Build(quantization, **({} if tensor_parallel is None else {"tensor_parallel": tensor_parallel}))
 
 
@@ -103,6 +109,22 @@ def test_kernels_compute_what_tensors_stand_for(name: str, monkeypatch: pytest.M
         expected = x.float() @ torch.cat([weight for _, weight in drawn.values()]).T
         hold(layer(x.to(DEVICE)).cpu().float(), expected, 2e-3)
         hold(layer(x.float().to(DEVICE)).cpu(), expected)
+
+
+@pytest.mark.skipif(native_kernels() is None, reason="needs compiled kernels; run on an AMD EPYC")
+@pytest.mark.parametrize("name", CPU_FORMATS)
+def test_blocks_on_cpus(name: str) -> None:
+    """NVFP4 with scales in float16, beside activations in 8 bits."""
+    random = torch.Generator().manual_seed(0)
+    layer = build_of(name, options=SchemeOptions(has_blocks=True)).linear(
+        "layer", 192, {"gate_proj": 48, "up_proj": 32}
+    )
+    assert isinstance(layer, Linear) and layer.scheme.stored_as == "nvfp4"
+    x = torch.randn(2, 192, generator=random)
+    for _ in range(2):
+        drawn = {part: draw(name, (size, 192), random) for part, size in (("gate_proj", 48), ("up_proj", 32))}
+        fill(layer, {part: tensors for part, (tensors, _) in drawn.items()})
+        hold(layer(x), round_inputs(x) @ torch.cat([weight for _, weight in drawn.values()]).T, 1e-3)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -187,6 +209,8 @@ def test_other_tables_are_rejected(kind: str) -> None:
 
 def test_devices_without_such_kernels_expand() -> None:
     for options in (SchemeOptions(), SchemeOptions(has_blocks=True), SchemeOptions(has_groups=True, expands=True)):
-        for own in FORMATS.values():
+        for name, own in FORMATS.items():
+            if options.has_blocks and name in CPU_FORMATS:
+                continue
             layer = Build(parsed_quantization(own["quant_method"], own, options)).linear("layer", 64, 16)
             assert isinstance(layer, Linear) and type(layer.scheme) is ExpandedScheme
