@@ -51,7 +51,7 @@ void gather_row(const GatherBlocks& gather, int64_t row) {
         const unsigned char* codes = panel + spec.group_place(g) + spec.scale_bytes();
         for (int i = 0; i < spec.group; ++i) {
             const uint8_t code = get_code(spec, codes, lane, i);
-            const int number = spec.table == Table::kNone ? code : table_of(spec)[code];
+            const int number = spec.table == Table::kNone ? code : numbers_of(spec.table)[code];
             values[i] = scale * (float)(number - spec.zero) + min;
         }
         T* to = reinterpret_cast<T*>(gather.to) + row * gather.num_inputs + g * spec.group;

@@ -79,8 +79,8 @@ constexpr BlockSpec kInt4 = kQ4_1;
 // What codes stand for, plus the zero point: floats of 4 bits (e2m1) in halves, and GGUF's nonlinear steps.
 constexpr uint8_t kFloat4Numbers[] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 constexpr uint8_t kNonlinearNumbers[] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
-constexpr const uint8_t* table_of(const BlockSpec& spec) {
-    return spec.table == Table::kFloat4 ? kFloat4Numbers : kNonlinearNumbers;
+constexpr const uint8_t* numbers_of(Table table) {
+    return table == Table::kFloat4 ? kFloat4Numbers : kNonlinearNumbers;
 }
 
 // A tile of x: per group of 32 the rows' codes, 32 bytes each, so that a group is a tile of AMX; then per group the rows'
@@ -159,8 +159,8 @@ template <int kBits, int kVectors>
 
 // The numbers that a format has for codes.
 template <Table kTable>
-[[gnu::always_inline]] inline Codes numbers_of(const Codes& codes) {
-    constexpr const uint8_t* kNumbers = kTable == Table::kFloat4 ? kFloat4Numbers : kNonlinearNumbers;
+[[gnu::always_inline]] inline Codes look_up(const Codes& codes) {
+    constexpr const uint8_t* kNumbers = numbers_of(kTable);
     Codes r;
     OCTAVO_EACH_PART {
 #if defined(__AVX512BW__)
@@ -183,7 +183,7 @@ template <const BlockSpec& kSpec>
 [[gnu::always_inline]] inline Codes numbers_at(const unsigned char* from, int v) {
     const Codes codes = codes_at<kSpec.bits, kSpec.vectors()>(from, v);
     if constexpr (kSpec.table == Table::kNone) return codes;
-    return numbers_of<kSpec.table>(codes);
+    return look_up<kSpec.table>(codes);
 }
 
 // Whether codes of 8 bits are multiplied as signed numbers, so that their zero point is 0.
@@ -233,33 +233,36 @@ template <int kBits>
 
 // Sixteen bytes, signed where the format's scales are.
 template <bool kSigned>
-[[gnu::always_inline]] inline Lanes load_bytes(const unsigned char* from) {
-    Lanes r;
+[[gnu::always_inline]] inline Integers load_integers(const unsigned char* from) {
+    Integers r;
     OCTAVO_EACH_PART {
 #if defined(__AVX512F__)
         const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-        const __m512i wide = kSigned ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes);
-        r.part[i] = __builtin_convertvector((Ints)wide, Floats);
+        r.part[i] = (Ints)(kSigned ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes));
 #elif defined(__AVX2__)
         const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from + i * kWidth));
-        const __m256i wide = kSigned ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes);
-        r.part[i] = __builtin_convertvector((Ints)wide, Floats);
+        r.part[i] = (Ints)(kSigned ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
 #else
         for (int lane = 0; lane < kWidth; ++lane) {
             const unsigned char byte = from[i * kWidth + lane];
-            r.part[i][lane] = kSigned ? (float)(int8_t)byte : (float)byte;
+            r.part[i][lane] = kSigned ? (int8_t)byte : byte;
         }
 #endif
     }
     return r;
 }
 
+template <bool kSigned>
+[[gnu::always_inline]] inline Lanes load_bytes(const unsigned char* from) {
+    return to_lanes(load_integers<kSigned>(from));
+}
+
 // Halves of the powers of two whose exponents, plus 127, are sixteen bytes; those of 0 and 1 count as 0.
 [[gnu::always_inline]] inline Lanes load_halved_powers(const unsigned char* from) {
-    const Lanes exponents = load_bytes<false>(from);
+    const Integers exponents = load_integers<false>(from);
     Lanes r;
     OCTAVO_EACH_PART {
-        const Ints numbers = __builtin_convertvector(exponents.part[i], Ints) - 1;
+        const Ints numbers = exponents.part[i] - 1;
         r.part[i] = bit_cast<Floats>((numbers > 0 ? numbers : Ints{}) << 23);
     }
     return r;

@@ -44,33 +44,39 @@ void put_codes(const GroupCodes& codes, unsigned char* to) {
     }
 }
 
-// One row of GGUF's blocks of 32: scale, minimum if there is one, fifth bits, four-bit codes (the first half of the
-// inputs low).
+// Codes of four bits of a group with kVectors words, the first half of the inputs low.
+template <int kVectors>
+void read_nibbles(const unsigned char* from, GroupCodes& codes) {
+    for (int v = 0; v < kVectors / 2; ++v) {
+        const uint32_t word = word_at(from + 4 * v);
+        codes.low[v] = word & kNibbles;
+        codes.low[v + kVectors / 2] = word >> 4 & kNibbles;
+    }
+}
+
+// One row of blocks of a single group: GGUF's of 32 inputs, and NVFP4's of 16 with half of their scale. Scale, minimum if
+// there is one, fifth bits, four-bit codes.
 template <int kBlock>
 void pack_small(const unsigned char* from, int64_t num_inputs, unsigned char* panel, int lane) {
     constexpr BlockSpec spec = kSpecs[kBlock];
-    const int64_t bytes = raw_row_bytes(kBlock, 32);
-    for (int64_t g = 0; g < num_inputs / 32; ++g, from += bytes) {
+    constexpr int kScale = spec.scale == Scale::kPower ? 1 : 2, kVectors = spec.vectors();  // bytes of a scale
+    const int64_t bytes = raw_row_bytes(kBlock, 32) * spec.group / 32;
+    for (int64_t g = 0; g < num_inputs / spec.group; ++g, from += bytes) {
         unsigned char* group = panel + spec.group_place(g);
-        constexpr int kScale = spec.scale == Scale::kPower ? 1 : 2;  // bytes
         std::memcpy(group + kScale * lane, from, kScale);
         if (spec.has_min) std::memcpy(group + 2 * (kLanes + lane), from + 2, 2);
         const unsigned char* raw = from + kScale * (spec.has_min ? 2 : 1);
         GroupCodes codes;
         if constexpr (spec.bits == 8) {
-            for (int v = 0; v < 8; ++v) codes.low[v] = word_at(raw + 4 * v) ^ 0x80808080;
+            for (int v = 0; v < kVectors; ++v) codes.low[v] = word_at(raw + 4 * v) ^ 0x80808080;
         } else {
             constexpr bool kFive = spec.bits == 5;
             const uint32_t fifth = kFive ? word_at(raw) : 0;
-            for (int v = 0; v < 4; ++v) {
-                const uint32_t word = word_at(raw + (kFive ? 4 : 0) + 4 * v);
-                codes.low[v] = word & kNibbles;
-                codes.low[v + 4] = word >> 4 & kNibbles;
-            }
-            for (int v = 0; v < 8; ++v)  // four bits to the lowest of a byte each
+            read_nibbles<kVectors>(raw + (kFive ? 4 : 0), codes);
+            for (int v = 0; v < kVectors; ++v)  // four bits to the lowest of a byte each
                 codes.high[v] = ((fifth >> (4 * v) & 15) * 0x00204081u) & kOnes;
         }
-        put_codes<spec.bits, 8>(codes, group + spec.scale_bytes() + 4 * lane);
+        put_codes<spec.bits, kVectors>(codes, group + spec.scale_bytes() + 4 * lane);
     }
 }
 
@@ -145,37 +151,16 @@ void pack_nonlinear(const unsigned char* from, int64_t num_inputs, unsigned char
             const int scale = (from[4 + g / 2] >> (g % 2 * 4) & 15) | (high >> (2 * g) & 3) << 4;
             group[lane] = (unsigned char)(scale - 32);
             GroupCodes codes;
-            for (int v = 0; v < 4; ++v) {
-                const uint32_t word = word_at(from + 8 + 16 * g + 4 * v);
-                codes.low[v] = word & kNibbles;
-                codes.low[v + 4] = word >> 4 & kNibbles;
-            }
+            read_nibbles<8>(from + 8 + 16 * g, codes);
             put_codes<spec.bits, 8>(codes, group + spec.scale_bytes() + 4 * lane);
         }
-    }
-}
-
-// One row of NVFP4: groups of 16 inputs, half of their scale in float16 and codes, the first half of the inputs low.
-template <int kBlock>
-void pack_half(const unsigned char* from, int64_t num_inputs, unsigned char* panel, int lane) {
-    constexpr BlockSpec spec = kSpecs[kBlock];
-    for (int64_t g = 0; g < num_inputs / spec.group; ++g, from += 10) {
-        unsigned char* group = panel + spec.group_place(g);
-        std::memcpy(group + 2 * lane, from, 2);
-        GroupCodes codes;
-        for (int v = 0; v < 2; ++v) {
-            const uint32_t word = word_at(from + 2 + 4 * v);
-            codes.low[v] = word & kNibbles;
-            codes.low[v + 2] = word >> 4 & kNibbles;
-        }
-        put_codes<spec.bits, 4>(codes, group + spec.scale_bytes() + 4 * lane);
     }
 }
 
 using PackRow = void (*)(const unsigned char* from, int64_t num_inputs, unsigned char* panel, int lane);
 constexpr PackRow kPackRow[] = {pack_small<0>, pack_small<1>, pack_small<2>, pack_small<3>,
                                 pack_small<4>, pack_super<5>, pack_super<6>, pack_six<7>,
-                                pack_small<8>, pack_small<9>, pack_nonlinear<10>, pack_half<11>};
+                                pack_small<8>, pack_small<9>, pack_nonlinear<10>, pack_small<11>};
 
 // The weights of a group of inputs, each of all outputs of a panel; outputs that do not exist are zero.
 template <class T>
@@ -316,37 +301,38 @@ void quantize_to_int8(const Lanes (&values)[kXGroup], unsigned char* group) {
     }
 }
 
+// One register of codes of 4 bits: of four inputs of each output, and of the four that are half a group further on.
+void put_nibbles(const Lanes (&codes)[2][4], unsigned char* to) {
+    uint32_t low[kLanes], high[kLanes];
+    to_bytes(codes[0], low);
+    to_bytes(codes[1], high);
+    for (int lane = 0; lane < kLanes; ++lane) low[lane] |= high[lane] << 4;
+    std::memcpy(to, low, sizeof(low));
+}
+
 void quantize_to_int4(const Lanes (&values)[kXGroup], unsigned char* group) {
     const Range range = best_range(values);
     store(reinterpret_cast<Float16*>(group), range.scale);
     store(reinterpret_cast<Float16*>(group) + kLanes, range.min);
-    uint32_t low[kLanes], high[kLanes];
     for (int v = 0; v < 4; ++v) {
         Lanes codes[2][4];
         for (int k = 0; k < 8; ++k)
             codes[k / 4][k % 4] = count_steps(values[4 * v + k / 4 * 16 + k % 4] - range.min, range.scale, 0.f, 15.f);
-        to_bytes(codes[0], low);
-        to_bytes(codes[1], high);
-        for (int lane = 0; lane < kLanes; ++lane) low[lane] |= high[lane] << 4;
-        std::memcpy(group + kInt4.scale_bytes() + v * kCodeBytes, low, sizeof(low));
+        put_nibbles(codes, group + kInt4.scale_bytes() + v * kCodeBytes);
     }
 }
 
 // Codes of the nearest floats of 4 bits; larger numbers become the largest.
 Lanes float4_codes(const Lanes& numbers) {
     const Lanes sizes = min(abs(numbers), splat(6.f));
-    Lanes r;
+    Lanes steps, offsets;  // eight codes in three runs of equal steps; a negative number's are 8 more
     OCTAVO_EACH_PART {
-        const Floats size = sizes.part[i], half = broadcast(0.5f), one = broadcast(1.f), two = broadcast(2.f);
-        const Floats step = size < two ? half : size < two + two ? one : two;
-        // Eight codes in three runs of equal steps.
-        const Floats first = size < two ? broadcast(0.f) : size < two + two ? two : two + two;
-        const Floats magic = broadcast(12582912.f);
-        const Floats code = (size / step + magic) - magic + first;
-        const Floats eight = broadcast(8.f), zero = broadcast(0.f);
-        r.part[i] = code + (bit_cast<Ints>(numbers.part[i]) < Ints{} ? eight : zero);
+        const Floats size = sizes.part[i], two = broadcast(2.f), four = broadcast(4.f), zero = broadcast(0.f);
+        steps.part[i] = size < two ? broadcast(0.5f) : size < four ? broadcast(1.f) : two;
+        offsets.part[i] = size < two ? zero : size < four ? two : four;
+        offsets.part[i] += bit_cast<Ints>(numbers.part[i]) < Ints{} ? broadcast(8.f) : zero;
     }
-    return r;
+    return round_to_nearest(sizes / steps) + offsets;
 }
 
 // Floats of 4 bits with the scale that brings the largest between 3.5 and 7; as octavo/kernels/float4.py rounds.
@@ -360,15 +346,10 @@ void quantize_to_mxfp4(const Lanes (&values)[kXGroup], unsigned char* group) {
         scale.part[i] = bit_cast<Floats>(own << 23);
         for (int lane = 0; lane < kWidth; ++lane) group[i * kWidth + lane] = (unsigned char)own[lane];
     }
-    uint32_t words[2][kLanes];
     for (int v = 0; v < 4; ++v) {
-        for (int half = 0; half < 2; ++half) {
-            Lanes codes[4];
-            for (int k = 0; k < 4; ++k) codes[k] = float4_codes(values[4 * v + 16 * half + k] / scale);
-            to_bytes(codes, words[half]);
-        }
-        for (int lane = 0; lane < kLanes; ++lane) words[0][lane] |= words[1][lane] << 4;
-        std::memcpy(group + kMXFP4.scale_bytes() + v * kCodeBytes, words[0], sizeof(words[0]));
+        Lanes codes[2][4];
+        for (int k = 0; k < 8; ++k) codes[k / 4][k % 4] = float4_codes(values[4 * v + k / 4 * 16 + k % 4] / scale);
+        put_nibbles(codes, group + kMXFP4.scale_bytes() + v * kCodeBytes);
     }
 }
 

@@ -50,8 +50,9 @@ def unpack_bits(packed: torch.Tensor, bits: int, size: int) -> torch.Tensor:
     codes = packed.new_empty(*packed.shape[:-1], num_codes)
     for index in range(num_codes):
         byte, shift = divmod(index * bits, _BYTE_BITS)
-        code = packed[..., byte] >> shift
-        if shift + bits > _BYTE_BITS:
+        end = shift + bits
+        code = packed[..., byte] >> shift if shift else packed[..., byte]
+        if end > _BYTE_BITS:
             code |= packed[..., byte + 1] << (_BYTE_BITS - shift)
-        codes[..., index] = code & ((1 << bits) - 1)
+        codes[..., index] = code if end == _BYTE_BITS else code & ((1 << bits) - 1)
     return codes.flatten(-2)[..., :size]

@@ -13,6 +13,7 @@ from octavo.kernels.float4 import exponents_of, round_to_nvfp4
 from octavo.kernels.grouped import ROUNDED_AT_ONCE, ZERO_STEP, Rounding, round_rows
 from octavo.kernels.packed_experts import UNIT, PackedMatrices, pack_units
 from octavo.kernels.scaled import quantize_rows
+from octavo.quantization.bit_packing import unpack_bits
 from octavo.quantization.blocks import MADE_AT_LOAD, pack_blocks, quantizer, raw_slot
 from octavo.quantization.grouped_weight import BlockForm, ExpertForm, GroupedForm, GroupedWeight, PackedForms
 from octavo.quantization.scheme import empty_parameter
@@ -324,8 +325,7 @@ def _repack_blocks(blocks: torch.Tensor) -> torch.Tensor:
     """``[E, out, groups, 16]`` with neighbours in a byte → ``[E, out, in / 2]``."""
     packed = torch.empty_like(blocks)
     for own, found in zip(packed, blocks, strict=True):
-        codes = torch.stack((found & 15, found >> 4), -1).flatten(-2)
-        own.copy_(pack_units(codes))
+        own.copy_(pack_units(unpack_bits(found, 4, UNIT)))
     return packed.flatten(2)
 
 

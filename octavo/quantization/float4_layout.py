@@ -8,8 +8,8 @@ import torch
 
 from octavo.kernels import FLOAT8
 from octavo.kernels.float4 import FLOAT4_VALUES, MX_GROUP, powers_of_two
+from octavo.quantization.bit_packing import unpack_bits
 from octavo.quantization.grouped_weight import FLOATS, GroupedForm, GroupedWeight, Layout, StoredTensor
-from octavo.quantization.mxfp4 import neighbours
 
 NVFP4_GROUP = 16
 _SCALES = "weight_scale"
@@ -55,7 +55,7 @@ class Float4Layout(Layout):
 
     def read(self, tensors: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> GroupedWeight:
         packed, scales, group = tensors[self.weight_name], tensors[_SCALES], self.form.group_of(shape[1])
-        codes = neighbours(packed)[:, : shape[1]]
+        codes = unpack_bits(packed, 4, shape[1])
         if self.kind == "mxfp4":
             return GroupedWeight(codes, powers_of_two(scales), group, table=FLOAT4_VALUES)
         factor = tensors[self.factor_name].float().reshape(1, 1)

@@ -7,6 +7,7 @@ import torch
 
 from octavo.kernels.blocks import FORMATS, INPUT_GROUP
 from octavo.kernels.float4 import FLOAT4_VALUES, MX_GROUP, TABLES, powers_of_two
+from octavo.quantization.bit_packing import unpack_bits
 from octavo.quantization.grouped_weight import GroupedForm, GroupedWeight, Layout, StoredTensor
 
 _ZEROS = {"Q4_0": 8, "Q5_0": 16, "Q8_0": 128, "Q6_K": 32}
@@ -99,9 +100,8 @@ def _indices(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _super_indices(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The same of IQ4_XS, whose blocks of 256 inputs have eight groups, with scales of 6 bits less 32."""
-    shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device=blocks.device)
-    high = (blocks[..., 2:4, None] >> shifts & 3).flatten(-2)  # two bits of each, then four
-    low = torch.stack((blocks[..., 4:8] & 15, blocks[..., 4:8] >> 4), -1).flatten(-2)
+    # Two bits of each, then four.
+    high, low = unpack_bits(blocks[..., 2:4], 2, _SHARED), unpack_bits(blocks[..., 4:8], 4, _SHARED)
     scales = _floats(blocks[..., :2]) * ((low | high << 4).float() - 32)
     codes = _halves(blocks[..., 8:].unflatten(-1, (_SHARED, INPUT_GROUP // 2)))
     return codes.flatten(1), scales.flatten(1)

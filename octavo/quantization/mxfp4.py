@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from octavo.kernels.float4 import FLOAT4_VALUES, MX_GROUP, float4_values, powers_of_two
+from octavo.quantization.bit_packing import unpack_bits
 from octavo.quantization.config import QuantizationConfig, SchemeOptions
 from octavo.quantization.grouped_weight import (
     BlockForm,
@@ -72,16 +73,8 @@ class Mxfp4Layout(Layout):
         return {"blocks": StoredTensor(((*groups, MX_GROUP // 2),), dtypes), "scales": StoredTensor((groups,), dtypes)}
 
     def read(self, tensors: Mapping[str, torch.Tensor], shape: tuple[int, int]) -> GroupedWeight:
-        codes = neighbours(tensors["blocks"].flatten(1))
+        codes = unpack_bits(tensors["blocks"].flatten(1), 4, shape[1])
         return GroupedWeight(codes, powers_of_two(tensors["scales"]), MX_GROUP, table=FLOAT4_VALUES)
-
-
-def neighbours(packed: torch.Tensor) -> torch.Tensor:
-    """Codes that lie in bytes by two, the lower half first: ``[out, bytes] → [out, 2 · bytes]`` uint8."""
-    codes = packed.new_empty(*packed.shape, 2)
-    torch.bitwise_and(packed, 15, out=codes[..., 0])
-    torch.bitwise_right_shift(packed, 4, out=codes[..., 1])
-    return codes.flatten(1)
 
 
 def unpack(blocks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -8,7 +8,16 @@ import pytest
 import torch
 from gguf import quants
 from integer_checkpoints import awq, draw, gptq
-from test_packed_expert_layers import RANKS, SPEC, Stored, build_experts, load, own_inputs, stacked_float4
+from test_packed_expert_layers import (
+    RANKS,
+    SPEC,
+    Stored,
+    build_experts,
+    check_interleaved,
+    load,
+    own_inputs,
+    stacked_float4,
+)
 from test_stored_experts import CASES as STORED_CASES
 
 from octavo.kernels import block_kernels
@@ -132,11 +141,7 @@ def test_stacked_blocks_of_4_bit_floats_stay(rank: int | None) -> None:
     assert experts.stored_as == "MXFP4"
     tensors, weights = stacked_float4()
     load(experts, tensors)
-    gate_up, down = values(experts)
-    own = own_inputs(rank)
-    gate, up = weights["gate_up_proj"][:, ::2], weights["gate_up_proj"][:, 1::2]
-    assert torch.equal(gate_up, torch.cat((gate[:, own], up[:, own]), 1))
-    assert torch.equal(down, weights["down_proj"][..., own])
+    check_interleaved(values(experts), weights, rank)
 
 
 @pytest.mark.parametrize(

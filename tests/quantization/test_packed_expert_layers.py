@@ -240,17 +240,24 @@ def stacked_float4() -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     return tensors, weights
 
 
+def check_interleaved(
+    found: tuple[torch.Tensor, torch.Tensor], weights: dict[str, torch.Tensor], rank: int | None
+) -> None:
+    """Hold a device's part against weights whose gates and up projections alternate."""
+    gate_up, down = found
+    own = own_inputs(rank)
+    gate, up = weights["gate_up_proj"][:, ::2], weights["gate_up_proj"][:, 1::2]
+    assert torch.equal(gate_up, torch.cat((gate[:, own], up[:, own]), 1))
+    assert torch.equal(down, weights["down_proj"][..., own])
+
+
 @pytest.mark.parametrize("rank", RANKS)
 def test_stacked_blocks_of_4_bit_floats(rank: int | None) -> None:
     tensors, weights = stacked_float4()
     quantization = parsed_quantization("mxfp4", {"quant_method": "mxfp4"}, GPU)
     experts = build_experts(StackedExperts(is_interleaved=True, is_mxfp4=True), quantization, rank)
     load(experts, tensors)
-    gate_up, down = values(experts)
-    own = own_inputs(rank)
-    gate, up = weights["gate_up_proj"][:, ::2], weights["gate_up_proj"][:, 1::2]
-    assert torch.equal(gate_up, torch.cat((gate[:, own], up[:, own]), 1))
-    assert torch.equal(down, weights["down_proj"][..., own])
+    check_interleaved(values(experts), weights, rank)
 
 
 @pytest.mark.parametrize("rank", RANKS)
