@@ -139,8 +139,15 @@ def choose_float8_tile(
         return None
     num_programs = -(-num_channels * (2 if is_gated else 1) // 16)
     num_columns = 128 if num_features >= 2048 else 64
-    depth = min(4 if num_programs > 2 * num_sms else 6, -(-num_features // (4 * num_columns)))
-    return StreamGemmTile(16, num_columns, depth, depth, weight_first=True, num_warps=4)
+    num_rounds = -(-num_features // (4 * num_columns))
+    if num_programs > 8 * num_sms:
+        # 16 float8 rows have as many bytes as eight of x: twice as many leave more of the memory to weights.
+        depth = min(3, num_rounds)
+        return StreamGemmTile(32, num_columns, depth, depth, weight_first=True, num_warps=4)
+    depth = min(4 if num_programs > 2 * num_sms else 6, num_rounds)
+    # Of an attention's output: with a shorter ring of x, a program has room beside the attention's blocks.
+    is_output = num_sms < num_programs <= 2 * num_sms and num_features <= _LONG_SUM
+    return StreamGemmTile(16, num_columns, depth, min(depth, 4) if is_output else depth, weight_first=True, num_warps=4)
 
 
 def stream_linear(
