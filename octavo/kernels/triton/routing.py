@@ -39,6 +39,9 @@ MAX_SPLIT_TOKENS = 512
 _MANY_TOKENS = 2048
 """Beyond so many, wide tiles have programs for all multiprocessors."""
 
+_CHOSEN_AT_ONCE = 2
+"""Of many tokens, so many share a program: one token's ends as soon as it has started."""
+
 
 class LogitParts(NamedTuple):
     """How the sum over the features is divided, which depends on their number alone.
@@ -134,7 +137,7 @@ def _route(
     deterministic: bool,
 ) -> Chosen | DeferredChoice:
     if isinstance(x, DeferredNorm) and x.is_single and not deterministic:
-        logits, places = _normed_logits(x, weights[x.x.dtype], routing.num_chosen)
+        logits, places = _normed_logits(x, weights[x.dtype], routing.num_chosen)
         return DeferredChoice(logits, bias, correction, routing, places, _choose)
     x = rows_of(x)  # a norm of several rows adds up squares in another order
     weight = weights[x.dtype]
@@ -261,7 +264,8 @@ def _choose(
     chosen = torch.empty(num_tokens, routing.num_chosen, dtype=torch.int64, device=parts.device)
     weights = torch.empty(num_tokens, routing.num_chosen, dtype=torch.float32, device=parts.device)
     if num_tokens:
-        choose_kernel[(num_tokens,)](
+        at_once = _CHOSEN_AT_ONCE if num_tokens > _MANY_TOKENS else 1
+        choose_kernel[(triton.cdiv(num_tokens, at_once),)](
             parts,
             bias,
             correction,
@@ -280,6 +284,7 @@ def _choose(
             NUM_RANKED=routing.num_ranked,
             SCORE=routing.score,
             RENORMALISES=routing.renormalises,
+            AT_ONCE=at_once,
             num_warps=1 if num_experts <= 128 else 4,
             **dependent_launch(parts.device),
         )

@@ -178,61 +178,64 @@ def choose_kernel(
     NUM_RANKED: tl.constexpr,
     SCORE: tl.constexpr,
     RENORMALISES: tl.constexpr,
+    AT_ONCE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """A program chooses one token's experts, one after the other; of equal ones the first. Grid (tokens).
+    """A program chooses the experts of ``AT_ONCE`` tokens; of equal ones the first. Grid (blocks of tokens).
 
     Args:
         parts: ``[NUM_PARTS, tokens, experts]``, parts of the logits, which are added in order.
         bias: added to the sum of the parts, or None.
     """
-    token = tl.program_id(0).to(tl.int64)
-    experts = tl.arange(0, NUM_BINS)
+    experts, places = tl.arange(0, NUM_BINS), tl.arange(0, CHOSEN_BINS)
     is_expert = experts < NUM_EXPERTS
+    # A softmax keeps the order of logits: these take the place of scores where nothing else needs those.
+    IS_LOGIT: tl.constexpr = SCORE == "softmax" and correction is None and NUM_OPEN == NUM_GROUPS
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    spots = parts + token * NUM_EXPERTS + experts
-    logit = tl.zeros((NUM_BINS,), tl.float32)
-    for _ in tl.static_range(NUM_PARTS):
-        logit += tl.load(spots, is_expert, other=0.0)
-        spots += num_tokens.to(tl.int64) * NUM_EXPERTS
-    if bias is not None:
-        logit += tl.load(bias + experts, is_expert, other=0.0)
-    logit = tl.where(is_expert, logit, -float("inf"))
-    # A softmax keeps the order of logits: these take the place of scores where nothing else needs those.
-    IS_LOGIT: tl.constexpr = SCORE == "softmax" and correction is None and NUM_OPEN == NUM_GROUPS
-    scores = logit
-    if not IS_LOGIT:
-        scores = score_logits(logit, experts, SCORE)
-    ranking = scores
-    if correction is not None:
-        ranking += tl.load(correction + experts, is_expert, other=0.0)
-    ranking = only_numbers(ranking, is_expert)
-    if NUM_OPEN < NUM_GROUPS:
-        ranking = _only_open_groups(
-            ranking, experts, NUM_EXPERTS // NUM_GROUPS, NUM_GROUPS, GROUP_BINS, NUM_OPEN, NUM_RANKED
-        )
+    for turn in tl.static_range(AT_ONCE):
+        token = tl.program_id(0).to(tl.int64) * AT_ONCE + turn
+        if AT_ONCE > 1:
+            token = tl.minimum(token, num_tokens - 1)  # the last one again, rather than none
+        spots = parts + token * NUM_EXPERTS + experts
+        logit = tl.zeros((NUM_BINS,), tl.float32)
+        for _ in tl.static_range(NUM_PARTS):
+            logit += tl.load(spots, is_expert, other=0.0)
+            spots += num_tokens.to(tl.int64) * NUM_EXPERTS
+        if bias is not None:
+            logit += tl.load(bias + experts, is_expert, other=0.0)
+        logit = tl.where(is_expert, logit, -float("inf"))
+        scores = logit
+        if not IS_LOGIT:
+            scores = score_logits(logit, experts, SCORE)
+        ranking = scores
+        if correction is not None:
+            ranking += tl.load(correction + experts, is_expert, other=0.0)
+        ranking = only_numbers(ranking, is_expert)
+        if NUM_OPEN < NUM_GROUPS:
+            ranking = _only_open_groups(
+                ranking, experts, NUM_EXPERTS // NUM_GROUPS, NUM_GROUPS, GROUP_BINS, NUM_OPEN, NUM_RANKED
+            )
 
-    places = tl.arange(0, CHOSEN_BINS)
-    own, own_weights = tl.zeros((CHOSEN_BINS,), tl.int64), tl.zeros((CHOSEN_BINS,), tl.float32)
-    total = 0.0
-    keys = sort_keys(ranking)
-    if IS_LOGIT:
-        top = tl.max(logit, 0)
-        divisor = sum_powers(logit, top)
-    for place in range(NUM_CHOSEN):
-        best, score, keys = take_best(keys, scores, experts, correction is None)
+        own, own_weights = tl.zeros((CHOSEN_BINS,), tl.int64), tl.zeros((CHOSEN_BINS,), tl.float32)
+        total = 0.0
+        keys = sort_keys(ranking)
         if IS_LOGIT:
-            score = tl.exp(score - top) / divisor
-        own = tl.where(places == place, best.to(tl.int64), own)
-        own_weights = tl.where(places == place, score, own_weights)
-        total += score
-    if RENORMALISES:
-        own_weights = own_weights / (total + 1e-20)
-    spots = token * NUM_CHOSEN + places
-    tl.store(chosen + spots, own, places < NUM_CHOSEN)
-    tl.store(weights + spots, own_weights * scale, places < NUM_CHOSEN)
+            top = tl.max(logit, 0)
+            divisor = sum_powers(logit, top)
+        for place in range(NUM_CHOSEN):
+            best, score, keys = take_best(keys, scores, experts, correction is None)
+            if IS_LOGIT:
+                score = tl.exp(score - top) / divisor
+            own = tl.where(places == place, best.to(tl.int64), own)
+            own_weights = tl.where(places == place, score, own_weights)
+            total += score
+        if RENORMALISES:
+            own_weights = own_weights / (total + 1e-20)
+        spots = token * NUM_CHOSEN + places
+        tl.store(chosen + spots, own, places < NUM_CHOSEN)
+        tl.store(weights + spots, own_weights * scale, places < NUM_CHOSEN)
 
 
 @triton.jit
