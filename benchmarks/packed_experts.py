@@ -318,7 +318,7 @@ class Bench:
     def whole(self, num_tokens: int) -> float:
         """Seconds of the operation as a model calls it."""
         x, draws = self.inputs(num_tokens, True), self.draws(num_tokens)
-        return self.time(lambda draw: packed.packed_experts(x, *draws[draw], self.weights, self.case.spec))
+        return self.time(lambda draw: packed.packed_experts(x, *draws[draw], self.weights, self.case.spec).rows())
 
     def in_bfloat16(self, tokens: list[int]) -> dict[int, float]:
         """Seconds of the same experts in bfloat16."""
@@ -366,7 +366,7 @@ def _run_draw(
     spec: ExpertSpec,
     draw: int,
 ) -> torch.Tensor:
-    return experts_mlp(x, *draws[draw], weights, spec)
+    return experts_mlp(x, *draws[draw], weights, spec).rows()
 
 
 def _candidates(

@@ -35,7 +35,7 @@ from octavo.kernels.basic import (
 from octavo.kernels.blocks import FORMATS, LANES, block_kernels
 from octavo.kernels.cache_scales import CacheScales
 from octavo.kernels.deferred_norm import DeferredNorm, defers_norms, rows_of
-from octavo.kernels.deferred_output import DeferredOutput, output_of
+from octavo.kernels.deferred_output import DeferredOutput, DeferredSum, GemmOutput, output_of
 from octavo.kernels.dispatch import CompileOnly, LaunchedKernels, compile_together
 from octavo.kernels.head_linear import HeadLinear, head_linear
 from octavo.kernels.indexer import choose_tokens

@@ -6,6 +6,7 @@ import torch
 
 from octavo.kernels.basic import add_rms_norm, rms_norm
 from octavo.kernels.dispatch import device_function
+from octavo.kernels.pair_sum import PairSum, add_rms_norm_of_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,10 @@ class WeightedRows:
 class DeferredNorm:
     """``rms_norm(x + residual)``, for layers whose first kernel norms what it reads.
 
+    Args:
+        x: ``[M, N]``; or pairs whose sum that is, with a residual.
+
     Attributes:
-        x: ``[M, N]``; the sum, once a kernel has computed it.
         residual: ``[M, N]``; None for none, and once the sum is there.
         weight: ``[N]``.
         weighted: what the kernel that computed the sum left of it; None if it left nothing.
@@ -33,18 +36,40 @@ class DeferredNorm:
 
     def __init__(
         self,
-        x: torch.Tensor,
+        x: torch.Tensor | PairSum,
         residual: torch.Tensor | None,
         weight: torch.Tensor,
         eps: float,
         weighted: WeightedRows | None = None,
     ) -> None:
-        self.x = x
+        self._x = x
         self.residual = residual
         self.weight = weight
         self.eps = eps
         self.weighted = weighted
         self._normed: torch.Tensor | None = None
+
+    @property
+    def x(self) -> torch.Tensor:
+        """``[M, N]``; the sum with the residual, once a kernel has computed it. Pairs are added up by a launch."""
+        if isinstance(self._x, PairSum):
+            self._x = self._x.rows()
+        return self._x
+
+    @property
+    def pairs(self) -> PairSum | None:
+        """The pairs whose sum ``x`` is, for kernels that add them up; None if it is there."""
+        return self._x if isinstance(self._x, PairSum) and self._x.is_open else None
+
+    @property
+    def num_rows(self) -> int:
+        """M."""
+        return self._x.num_rows if isinstance(self._x, PairSum) else len(self._x)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the rows."""
+        return self._x.dtype
 
     @property
     def total(self) -> torch.Tensor:
@@ -60,23 +85,30 @@ class DeferredNorm:
     @property
     def is_single(self) -> bool:
         """Whether it is of a single row."""
-        return len(self.x) == 1
+        return self.num_rows == 1
 
     def settle(self, total: torch.Tensor, normed: torch.Tensor | None = None) -> None:
         """Note where a kernel writes the sum and, if it does, the normed rows."""
-        self.x = total
+        self._x = total
         self.residual = None
         self._normed = normed
 
     def rows(self) -> torch.Tensor:
         """The normed rows, for what cannot norm them itself: computed by a launch of its own, once."""
         if self.residual is not None:
-            normed, total = add_rms_norm(self.x, self.residual, self.weight, self.eps)
-            self.settle(total, normed)
+            self.settle(*self._add(self.residual))
         elif self._normed is None:
             self._normed = rms_norm(self.x, self.weight, self.eps)
         assert self._normed is not None, "it was computed now or before"
         return self._normed
+
+    def _add(self, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sum and its norm, by one launch."""
+        if self.pairs is None:
+            normed, total = add_rms_norm(self.x, residual, self.weight, self.eps)
+        else:
+            normed, total = add_rms_norm_of_pairs(*self.pairs.take(), residual, self.weight, self.eps)
+        return total, normed
 
 
 def rows_of(x: torch.Tensor | DeferredNorm) -> torch.Tensor:

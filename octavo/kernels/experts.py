@@ -12,26 +12,28 @@ from octavo.kernels.basic import activate, silu_and_mul
 from octavo.kernels.deferred_choice import Chosen, DeferredChoice
 from octavo.kernels.dispatch import kernel
 from octavo.kernels.linear import GATES
+from octavo.kernels.pair_sum import PairSum
 from octavo.records.experts import ExpertSpec
 
-ExpertsOp = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+ExpertsOp = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor | PairSum]
 """The weighted sum of each token's experts: ``x`` of ``[T, hidden]``, each token's experts ``[T, K]`` int64 and their
-shares ``[T, K]`` float32 → ``[T, hidden]``. Each token's sum is in float32 and in the order of its experts."""
+shares ``[T, K]`` float32 → ``[T, hidden]``, or what that is the sum of. Each token's sum is in float32 and in the order
+of its experts."""
 
 
 class ChoosingExperts(ABC):
     """An :data:`ExpertsOp` whose kernels may choose a token's experts themselves."""
 
     @abstractmethod
-    def __call__(self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor | PairSum:
         """See :data:`ExpertsOp`."""
 
     @abstractmethod
-    def choose_and_run(self, x: torch.Tensor, choice: DeferredChoice) -> torch.Tensor:
+    def choose_and_run(self, x: torch.Tensor, choice: DeferredChoice) -> torch.Tensor | PairSum:
         """The same for ``x`` of ``[1, hidden]`` and the experts that its logits choose."""
 
 
-def run_experts(op: ExpertsOp, x: torch.Tensor, choice: Chosen | DeferredChoice) -> torch.Tensor:
+def run_experts(op: ExpertsOp, x: torch.Tensor, choice: Chosen | DeferredChoice) -> torch.Tensor | PairSum:
     """What experts compute for tokens whose experts are chosen, or for one that has its logits."""
     if isinstance(choice, DeferredChoice) and isinstance(op, ChoosingExperts):
         return op.choose_and_run(x, choice)

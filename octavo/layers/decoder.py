@@ -18,6 +18,7 @@ from octavo.layers.build import Build
 from octavo.layers.context import StepContext
 from octavo.layers.head_terms import AttentionTerms
 from octavo.layers.linear import defer_output
+from octavo.layers.moe import SparseMLP
 from octavo.layers.norm import Norm, RMSNorm
 from octavo.layers.qkv import QKVOrder
 from octavo.layers.rotary import MAIN_ROPE
@@ -133,6 +134,8 @@ class PreNormLayer(nn.Module):
         # Not before a mixture of experts, whose router reads rows that are normed.
         if defer_output(feed_forward):
             defer_output(attention)
+        elif isinstance(feed_forward, SparseMLP):
+            feed_forward.defer_sum()
 
     def forward(
         self,

@@ -12,6 +12,7 @@ from octavo.kernels.deferred_choice import Chosen, DeferredChoice
 from octavo.kernels.experts import ExpertsOp, ExpertWeights, make_experts, run_experts
 from octavo.kernels.float4 import MX_GROUP
 from octavo.kernels.packed_experts import UNIT, PackedExperts, make_packed_experts
+from octavo.kernels.pair_sum import PairSum, sum_of
 from octavo.layers.weights import sibling
 from octavo.parallel import TensorParallel
 from octavo.quantization.expert_matrices import (
@@ -136,13 +137,13 @@ class Experts(nn.Module):
 
     def forward(self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         """The weighted sum of each token's experts: ``[T, hidden]`` in and out; see :data:`ExpertsOp`."""
-        return self.run(x, (chosen, shares))
+        return sum_of(self.run(x, (chosen, shares)))
 
-    def run(self, x: torch.Tensor, choice: Chosen | DeferredChoice) -> torch.Tensor:
-        """:meth:`forward` of a router's choice, which may be left to the experts' kernels."""
+    def run(self, x: torch.Tensor, choice: Chosen | DeferredChoice) -> torch.Tensor | PairSum:
+        """:meth:`forward` of a router's choice, which may be left to the experts' kernels, as may the sum to others."""
         assert self._op is not None, "finish_weights() was called"
         y = run_experts(self._op, x, choice)
-        return y if self._tensor_parallel.size == 1 else self._tensor_parallel.all_reduce(y)
+        return y if self._tensor_parallel.size == 1 else self._tensor_parallel.all_reduce(sum_of(y))
 
     @property
     def _own_slice(self) -> slice:

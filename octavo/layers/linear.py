@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from octavo.kernels import DeferredNorm, DeferredOutput, LinearOp, rows_of
+from octavo.kernels import DeferredNorm, DeferredOutput, GemmOutput, LinearOp, rows_of
 from octavo.kernels.deferred_output import product
 from octavo.kernels.linear import GATES, RoundedRows, RoundingLinearOp
 from octavo.layers.weights import sibling
@@ -88,7 +88,7 @@ class Linear(LinearWeights):
         """``[..., in] → [..., out]``, into ``out`` if it is given; see also :meth:`defer_output`."""
         if self._defers_output and out is None:
             assert self._gemm is not None, "weights are used before they are finished"
-            return DeferredOutput(self._gemm, x if isinstance(x, RoundedRows) else rows_of(x))
+            return GemmOutput(self._gemm, x if isinstance(x, RoundedRows) else rows_of(x))
         return self.multiply(x, out)
 
     def multiply(self, x: Inputs, out: torch.Tensor | None = None) -> torch.Tensor:

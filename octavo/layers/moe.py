@@ -8,8 +8,9 @@ from torch import nn
 
 from octavo.hub.families.experts import ExpertFields
 from octavo.hub.model_config import ModelConfig
-from octavo.kernels import DeferredNorm, rows_of
+from octavo.kernels import DeferredNorm, DeferredOutput, DeferredSum, rows_of
 from octavo.kernels.deferred_choice import Chosen, DeferredChoice
+from octavo.kernels.pair_sum import PairSum, sum_of
 from octavo.kernels.routing import LogitsOp, RouterOp, make_logits, make_router, sigmoid, split_identities
 from octavo.layers.build import Build
 from octavo.layers.experts import Experts, Mxfp4Experts
@@ -145,12 +146,23 @@ class SparseMLP(nn.Module):
         self.shared_expert_gate = shared_gate
         self.output_scale = output_scale
         self._num_identity = num_identity
+        self._defers_sum = False
 
-    def forward(self, x: torch.Tensor | DeferredNorm) -> torch.Tensor:
+    def defer_sum(self) -> None:
+        """Return what experts compute as :class:`octavo.kernels.DeferredOutput` from now on, if nothing is added."""
+        self._defers_sum = self.shared_experts is None and self.output_scale == 1 and not self._num_identity
+
+    def forward(self, x: torch.Tensor | DeferredNorm) -> torch.Tensor | DeferredOutput:
         """``[T, hidden]`` in and out."""
         choice = self.gate(x)
         x = rows_of(x)
-        total = self._with_identity(x, *choice) if self._num_identity else self.experts.run(x, choice)
+        if self._num_identity:
+            total = self._with_identity(x, *choice)
+        else:
+            pairs = self.experts.run(x, choice)
+            if self._defers_sum and isinstance(pairs, PairSum):
+                return DeferredSum(pairs)
+            total = sum_of(pairs)
         if self.shared_experts is not None:
             shared = self.shared_experts(x)
             total = total + (shared if self.shared_expert_gate is None else shared * self.shared_expert_gate(x))

@@ -1,5 +1,7 @@
 """Norms that are left to the kernel that reads them: models answer as with norms of their own."""
 
+from typing import Any
+
 import pytest
 import torch
 from engine_requests import engine_request
@@ -7,10 +9,13 @@ from tiny_engine import TinyEngine, tiny_config, tiny_model, tokens
 from torch import nn
 
 from octavo import kernels
-from octavo.kernels import DeferredNorm, DeferredOutput, LinearOp, defers_norms
+from octavo.kernels import DeferredNorm, GemmOutput, LinearOp, defers_norms, pair_sum
 from octavo.kernels.deferred_norm import WeightedRows
+from octavo.kernels.experts import GroupedExperts
 from octavo.kernels.linear import ComposedLinear
+from octavo.kernels.pair_sum import PairSum
 from octavo.layers.build import Build
+from octavo.layers.experts import Experts
 from octavo.layers.linear import RowParallelLinear
 from octavo.layers.norm import LayerNorm, RMSNorm, UnitOffsetRMSNorm
 from octavo.parallel import TensorParallel
@@ -113,11 +118,46 @@ def test_models_answer_alike_where_gemms_add_to_the_stream(
     assert len(added) % max(num_added, 1) == 0 and bool(added) == bool(num_added)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "num_left"),
+    [
+        ("Qwen3MoeForCausalLM", 1),  # the last layer's sum is read by a norm that returns what it adds as well
+        ("DeepseekV2ForCausalLM", 0),  # others are added to it
+    ],
+)
+def test_sums_of_experts_are_left_to_norms(architecture: str, num_left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Experts, "is_plain", True)
+    config = tiny_config(architecture, FULL, None)
+    model = tiny_model(config)
+    requests = [engine_request("a", range(3, 12), SamplingParams(temperature=0, max_tokens=6))]
+    expected = {name: tokens(answer) for name, answer in TinyEngine(config, model).run(requests).items()}
+    made: list[PairSum] = []
+    in_norms: list[int] = []
+
+    def leave(self: GroupedExperts, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> PairSum:
+        results = [
+            torch.cat([self.run(int(expert), row[None]) for expert in own]) for row, own in zip(x, chosen, strict=True)
+        ]
+        made.append(PairSum(torch.cat(results), shares, is_weighted=True))
+        return made[-1]
+
+    def note(results: torch.Tensor, *args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        in_norms.append(len(results))
+        return pair_sum.add_rms_norm_of_pairs.reference(results, *args)
+
+    monkeypatch.setattr(GroupedExperts, "__call__", leave)
+    monkeypatch.setitem(pair_sum.add_rms_norm_of_pairs.bound, "cpu", note)
+    answers = TinyEngine(config, model).run(requests)
+    assert {name: tokens(answer) for name, answer in answers.items()} == expected
+    assert made and not any(pairs.is_open for pairs in made), "their memory is let go"
+    assert len(in_norms) == num_left * len(made) // 2
+
+
 @pytest.mark.parametrize("kind", [RMSNorm, LayerNorm, UnitOffsetRMSNorm])
 def test_norms_add_outputs_that_no_gemm_adds(kind: type[RMSNorm | LayerNorm]) -> None:
     norm, layer = kind(32, 1e-6), nn.Linear(64, 32)
     x, residual = torch.randn(3, 64), torch.randn(3, 32)
-    output = DeferredOutput(ComposedLinear(layer), x)
+    output = GemmOutput(ComposedLinear(layer), x)
     with torch.inference_mode():
         expected = norm.enter(layer(x), residual.clone())
         for deferred in (norm.enter(output, residual.clone()), norm.into(nn.Identity(), output, residual.clone())):

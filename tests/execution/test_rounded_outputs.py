@@ -6,7 +6,7 @@ from engine_requests import engine_request
 from tiny_engine import TinyEngine, tiny_config, tiny_model, tokens
 
 from octavo import kernels
-from octavo.kernels import DeferredNorm, DeferredOutput, LinearOp, quantize_rows, rows_of
+from octavo.kernels import DeferredNorm, GemmOutput, LinearOp, quantize_rows, rows_of
 from octavo.kernels.linear import GATES, RoundedRows, RoundingLinearOp
 from octavo.layers.linear import Linear
 from octavo.records import SamplingParams
@@ -82,6 +82,6 @@ def test_an_output_of_rounded_rows() -> None:
     """It is computed where nothing adds it, and left to :meth:`LinearOp.added` by nothing."""
     weight, x = torch.randn(32, 64), torch.randn(3, 64)
     gemm: LinearOp = SilentTwin(weight)
-    output = DeferredOutput(gemm, rounded(x))
+    output = GemmOutput(gemm, rounded(x))
     assert output.add_to(torch.randn(3, 32), torch.ones(32), 1e-6) is None
     assert torch.equal(kernels.output_of(output), gemm(x))

@@ -67,7 +67,7 @@ class BlockFloat8Linear:
 
     def normed(self, norm: DeferredNorm, activation: str) -> torch.Tensor | None:
         """See :meth:`octavo.kernels.linear.LinearOp.normed`."""
-        num_rows = len(norm.x)
+        num_rows = norm.num_rows
         return None if norm.is_computed else self._multiply(*quantize_normed(norm, BLOCK), num_rows, activation)
 
     def refresh(self, scales: torch.Tensor) -> None:

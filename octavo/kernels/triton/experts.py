@@ -2,7 +2,8 @@
 
 Terms: a *pair* is a token and one of its experts, numbered ``token · K + place``. Pairs are ordered by expert, and cut
 into row tiles of one expert each. The first GEMM gathers the tokens of its tiles and applies the gate, the second one
-scatters its results back to the pairs' numbers, and a sum over each token's pairs, in their order, ends it.
+scatters its results back to the pairs' numbers, and a sum over each token's pairs, in their order, ends it; it is left
+to whatever reads it.
 
 One or two tokens go another way (:mod:`.few_experts`), unless results must not depend on the batch.
 
@@ -19,13 +20,13 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from octavo.kernels.experts import ExpertsOp, ExpertWeights
+from octavo.kernels.pair_sum import PairSum
 from octavo.kernels.triton.experts_hopper import SPECIALISED_PAIRS, can_multiply, hopper_gemm
-from octavo.kernels.triton.experts_kernel import count_kernel, experts_kernel, order_kernel, sum_kernel
+from octavo.kernels.triton.experts_kernel import count_kernel, experts_kernel, order_kernel
 from octavo.kernels.triton.few_experts import with_few
 from octavo.kernels.triton.launch import dependent_launch, has_tma
 from octavo.records.experts import ExpertSpec
 
-_SUM_BLOCK = 1024
 _ORDER_BLOCK, _SHORT_ORDER_BLOCK = 1024, 128
 _NUM_CHUNKS = 16
 _MAX_COUNTED_PAIRS = 2048
@@ -107,13 +108,15 @@ def make_experts(
 
 def experts_mlp(
     x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor, weights: ExpertWeights, spec: ExpertSpec
-) -> torch.Tensor:
+) -> PairSum:
     """The weighted sum of each token's experts; see :data:`octavo.kernels.experts.ExpertsOp`."""
     num_tokens, num_chosen = chosen.shape
     num_experts, hidden, size = weights.down.shape
-    if num_tokens == 0:
-        return torch.empty_like(x)
     num_pairs = num_tokens * num_chosen
+    results = x.new_empty(num_pairs, hidden)
+    total = PairSum(results, shares, is_weighted=not spec.weighs_inputs)
+    if num_tokens == 0:
+        return total
     up, down = (
         choose_tile(num_pairs, num_experts, x.element_size(), is_gated=is_gated, has_tma=has_tma(x.device))
         for is_gated in (True, False)
@@ -121,9 +124,8 @@ def experts_mlp(
     order = order_pairs(chosen, num_experts, up.block_m)
     inner = x.new_empty(num_pairs, size)
     grouped_gemm(x, weights.gate_up, weights.gate_up_bias, shares, inner, order, up, spec)
-    results = x.new_empty(num_pairs, hidden)
     grouped_gemm(inner, weights.down, weights.down_bias, shares, results, order, down, None)
-    return sum_pairs(results, shares, is_weighted=not spec.weighs_inputs)
+    return total
 
 
 def order_pairs(chosen: torch.Tensor, num_experts: int, block_m: int) -> PairOrder:
@@ -222,23 +224,3 @@ def grouped_gemm(
         num_stages=tile.num_stages,
         **dependent_launch(x.device),
     )
-
-
-def sum_pairs(results: torch.Tensor, shares: torch.Tensor, *, is_weighted: bool) -> torch.Tensor:
-    """``[T·K, hidden]``, by pairs' numbers → ``[T, hidden]``, weighted by ``shares`` or not."""
-    num_tokens, num_chosen = shares.shape
-    hidden = results.shape[1]
-    y = results.new_empty(num_tokens, hidden)
-    block = min(_SUM_BLOCK, triton.next_power_of_2(hidden))
-    sum_kernel[(num_tokens, triton.cdiv(hidden, block))](
-        results,
-        shares,
-        y,
-        hidden,
-        NUM_CHOSEN=num_chosen,
-        BLOCK=block,
-        IS_WEIGHTED=is_weighted,
-        num_warps=4,
-        **dependent_launch(results.device),
-    )
-    return y

@@ -197,32 +197,6 @@ def experts_kernel(
 
 
 @triton.jit
-def sum_kernel(
-    results,
-    shares,
-    y,
-    hidden,
-    NUM_CHOSEN: tl.constexpr,
-    BLOCK: tl.constexpr,
-    IS_WEIGHTED: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    """A program adds ``BLOCK`` columns of one token's pairs in order; grid (tokens, blocks of columns)."""
-    token = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < hidden
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
-    total = tl.zeros((BLOCK,), tl.float32)
-    for place in tl.static_range(NUM_CHOSEN):
-        pair = token * NUM_CHOSEN + place
-        result = tl.load(results + pair * hidden + columns, inside, other=0.0).to(tl.float32)
-        total += result * tl.load(shares + pair) if IS_WEIGHTED else result
-    tl.store(y + token * hidden + columns, total.to(y.dtype.element_ty), inside)
-
-
-@triton.jit
 def activate(gate, up, alpha, limit, ACTIVATION: tl.constexpr):
     """An expert's activation in float32; see :class:`octavo.records.experts.ExpertSpec`."""
     slope = gate

@@ -17,6 +17,7 @@ import triton
 
 from octavo.kernels.experts import ExpertsOp, ExpertWeights
 from octavo.kernels.packed_experts import PackedExperts, PackedMatrices
+from octavo.kernels.pair_sum import PairSum
 from octavo.kernels.triton import token_experts, unit_gemm
 from octavo.kernels.triton.few_experts_kernel import few_down_kernel, few_up_kernel
 from octavo.kernels.triton.launch import aligned_rows, dependent_launch
@@ -68,7 +69,7 @@ def with_few(many: ExpertsOp, weights: PackedExperts | ExpertWeights, spec: Expe
     if units is None and not takes(weights):
         return many
 
-    def run(x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    def run(x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor | PairSum:
         num_tokens = len(x)
         if units is not None and 0 < num_tokens <= unit_gemm.MAX_TOKENS and _takes_units(x, units):
             return unit_gemm.unit_experts(x, chosen, shares, units, spec)

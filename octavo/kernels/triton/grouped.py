@@ -109,7 +109,7 @@ class GroupedLinear(LinearOp):
         return y if out is None else out.copy_(y)
 
     def gated(self, x: torch.Tensor, activation: str) -> torch.Tensor:
-        blocks = self._choose_blocks(x)
+        blocks = self._choose_blocks(len(x), x.dtype)
         if blocks is not None:
             return blocks(x, activation)
         has_tile = x.dtype in _ROW_TYPES
@@ -120,22 +120,26 @@ class GroupedLinear(LinearOp):
 
     def normed(self, norm: DeferredNorm, activation: str = "none") -> torch.Tensor | None:
         """See :meth:`octavo.kernels.linear.LinearOp.normed`."""
-        blocks = self._choose_blocks(norm.x)
+        blocks = self._choose_blocks(norm.num_rows, norm.dtype)
         if blocks is not None:
             return blocks.normed(norm, activation)
-        tile = self.choose(len(norm.x), norm.x.dtype, is_gated=activation != "none")
+        tile = self.choose(norm.num_rows, norm.dtype, is_gated=activation != "none")
         if isinstance(tile, GroupedTile) and norm.weighted is not None and norm.weighted.squares.shape[1] % 4 == 0:
             return self._launch(norm.weighted.values, activation, tile, norm)
         if not isinstance(tile, BytesTile | DirectTile):
             return None
-        if norm.weighted is not None and isinstance(tile, DirectTile) and len(norm.x) <= grouped_direct.MAX_ADDED_ROWS:
+        if (
+            norm.weighted is not None
+            and isinstance(tile, DirectTile)
+            and norm.num_rows <= grouped_direct.MAX_ADDED_ROWS
+        ):
             return self._launch(norm.weighted.values, activation, tile, norm)
         if not norm.is_single:
             return None
         if isinstance(tile, BytesTile):
             takes_norm = grouped_bytes.norms(self._weight, tile, has_terms=self._term_kind == "small")
         else:
-            _, _, takes_norm = place_inputs(len(norm.x), self._weight.num_inputs, tile.num_stages)
+            _, _, takes_norm = place_inputs(norm.num_rows, self._weight.num_inputs, tile.num_stages)
         return self._launch(norm.x, activation, tile, norm) if takes_norm else None
 
     def added(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> WeightedRows | None:
@@ -220,16 +224,16 @@ class GroupedLinear(LinearOp):
         tile = self.choose(len(x), x.dtype)
         if tile is not None:
             return self._launch(x, "none", tile)
-        blocks = self._choose_blocks(x)
+        blocks = self._choose_blocks(len(x), x.dtype)
         if blocks is not None:
             return blocks(x)
         is_few = len(x) <= MAX_ROWS
         return self._by_kernel(x, is_few) if is_few or self._deterministic else self._by_values(x)
 
-    def _choose_blocks(self, x: torch.Tensor) -> BlockFloat8Linear | None:
+    def _choose_blocks(self, num_rows: int, dtype: torch.dtype) -> BlockFloat8Linear | None:
         """The GEMM beside rounded rows: of float8 values in blocks, of bfloat16 rows that no other kernel takes."""
-        takes_rows = len(x) > 0 and x.dtype is torch.bfloat16
-        return self._blocks if takes_rows and self.choose(len(x)) is None else None
+        takes_rows = num_rows > 0 and dtype is torch.bfloat16
+        return self._blocks if takes_rows and self.choose(num_rows) is None else None
 
     def _launch(self, x: torch.Tensor, activation: str, tile: Tile, norm: DeferredNorm | None = None) -> torch.Tensor:
         """One launch of a kernel for Hopper: ``[M, in] → [M, out]``, or ``[M, out / 2]`` with an activation.

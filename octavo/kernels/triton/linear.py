@@ -58,7 +58,7 @@ def defers_norms(device: torch.device, x: torch.Tensor) -> bool:
     has_kernels = is_supported(device) and not IS_INTERPRETED  # which does not run Gluon kernels
     # Float8 GEMMs norm rows as they round them, but for a few, which they multiply as they are.
     has_normed = len(x) == 1 or len(x) > MAX_FLOAT8_ROWS
-    return has_kernels and ((has_normed and x.dtype in (torch.bfloat16, torch.float16)) or norms_rows(x))
+    return has_kernels and ((has_normed and x.dtype in (torch.bfloat16, torch.float16)) or norms_rows(x.shape, x.dtype))
 
 
 class SmallBatchLinear(LinearOp):
@@ -111,16 +111,16 @@ class SmallBatchLinear(LinearOp):
 
     def normed(self, norm: DeferredNorm, activation: str = "none") -> torch.Tensor | None:
         """See :meth:`.linear.LinearOp.normed`."""
-        choice = self.choose(len(norm.x), is_gated=activation != "none")
+        choice = self.choose(norm.num_rows, is_gated=activation != "none")
         if isinstance(choice, GemmTile) and norm.weighted is not None and norm.weighted.squares.shape[1] % 4 == 0:
             return self.launch(norm.weighted.values, choice, activation, norm=norm)
         if not isinstance(choice, StreamGemmTile):  # a deterministic GEMM's, or a vocabulary's
             return None
         if norm.is_single:
             return self.launch(norm.x, choice, activation, norm=norm)
-        if norm.weighted is not None and len(norm.x) <= MAX_ADDED_ROWS:
+        if norm.weighted is not None and norm.num_rows <= MAX_ADDED_ROWS:
             return self.launch(norm.weighted.values, choice, activation, norm=norm)
-        if not norms_rows(norm.x) or norm.x.dtype != self.weight.dtype:
+        if not norms_rows((norm.num_rows, len(norm.weight)), norm.dtype) or norm.dtype != self.weight.dtype:
             return None
         x = aligned_rows(norm.x)
         y = x.new_empty(len(x), self.weight.shape[0] // (1 if activation == "none" else 2))

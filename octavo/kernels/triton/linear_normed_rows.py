@@ -5,6 +5,8 @@ shared memory. It multiplies them by the norm's weight on their way to the tenso
 inverse root mean square, which is known only at the end. That saves the norm's launch.
 """
 
+from collections.abc import Sequence
+
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -35,17 +37,17 @@ _NUM_WEIGHTS = 32
 _NUM_WARPS = 4
 
 
-def norms_rows(x: torch.Tensor) -> bool:
-    """Whether the kernel norms ``x`` of ``[M, K]``.
+def norms_rows(shape: Sequence[int], dtype: torch.dtype) -> bool:
+    """Whether the kernel norms rows of ``[M, K]``.
 
     Not float16, which rows times the norm's weight may overflow before they are divided by their root mean square.
     """
     return (
-        x.dim() == 2
-        and 2 <= len(x) <= MAX_ROWS
-        and x.shape[1] <= MAX_FEATURES
-        and x.shape[1] % 8 == 0
-        and x.dtype is torch.bfloat16
+        len(shape) == 2
+        and 2 <= shape[0] <= MAX_ROWS
+        and shape[1] <= MAX_FEATURES
+        and shape[1] % 8 == 0
+        and dtype is torch.bfloat16
     )
 
 

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from octavo.kernels.triton.launch import dependent_launch
+from octavo.kernels.triton.pair_sum import add_up_pairs
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -19,6 +20,23 @@ def add_rms_norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Residual add and norm; the sum overwrites ``residual``. See :func:`octavo.kernels.basic.add_rms_norm`."""
     return _add_norm(x, residual, weight, None, eps, centred=False)
+
+
+def add_rms_norm_of_pairs(
+    results: torch.Tensor,
+    shares: torch.Tensor | None,
+    num_chosen: int,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sum overwrites ``residual``; see :func:`octavo.kernels.pair_sum.add_rms_norm_of_pairs`."""
+    total = as_rows(residual)
+    normed = torch.empty(residual.shape, dtype=results.dtype, device=results.device)
+    tile = choose_tile(residual.shape[-1])
+    rows = results[::num_chosen][:, None]  # of the tokens' first pairs
+    launch(rows, total, weight, None, normed, eps, tile, centred=False, pairs=(shares, num_chosen))
+    return normed, total.view(residual.shape)
 
 
 def layer_norm(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float) -> torch.Tensor:
@@ -90,6 +108,7 @@ def scale_normed(wide, weight, dtype: tl.constexpr):
 @triton.jit(do_not_specialize=["num_rows"])
 def _norm_kernel(
     x,
+    shares,
     residual,
     weight,
     bias,
@@ -104,12 +123,18 @@ def _norm_kernel(
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     ROWS: tl.constexpr,
+    NUM_CHOSEN: tl.constexpr,
     CENTRED: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """A program norms ``ROWS`` whole rows, after adding them to ``residual`` if it is given; grid (blocks of rows).
 
     ``CENTRED`` takes each row's mean off first: a layer norm, whose ``weight`` and ``bias`` may be None.
+
+    Args:
+        shares: see ``NUM_CHOSEN``.
+        NUM_CHOSEN: 0, or a row is the sum of so many, which are next to each other in ``x``, times its ``shares`` if
+            those are not None.
     """
     columns = tl.arange(0, BLOCK)[None, :]
     if weight is not None:
@@ -122,7 +147,12 @@ def _norm_kernel(
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    values = tl.load(x + outer * x_outer_stride + inner * x_inner_stride + columns, mask, other=0.0)
+    spots = x + outer * x_outer_stride + inner * x_inner_stride + columns
+    if NUM_CHOSEN == 0:
+        values = tl.load(spots, mask, other=0.0)
+    else:
+        tokens = tl.minimum(rows, num_rows - 1)
+        values = add_up_pairs(spots, shares, tokens, SIZE, mask, NUM_CHOSEN)
     if residual is not None:
         place = residual + outer * residual_outer_stride + inner * residual_inner_stride + columns
         values = add_rounded(values, tl.load(place, mask, other=0.0))
@@ -162,15 +192,22 @@ def launch(
     tile: NormTile,
     *,
     centred: bool,
+    pairs: tuple[torch.Tensor | None, int] = (None, 0),
 ) -> None:
-    """Norm ``x`` of ``[outer, inner, N]`` into ``normed``: by root mean square, or, ``centred``, as a layer norm."""
+    """Norm ``x`` of ``[outer, inner, N]`` into ``normed``: by root mean square, or, ``centred``, as a layer norm.
+
+    Args:
+        pairs: shares and experts of a token if ``x`` is the first of each token's pairs; see :class:`.PairSum`.
+    """
     outer, inner, size = x.shape
     num_rows = outer * inner
     if num_rows == 0:
         return
     residual_strides = (0, 0) if residual is None else residual.stride()[:2]
+    shares, num_chosen = pairs
     _norm_kernel[(triton.cdiv(num_rows, tile.num_rows),)](
         x,
+        shares,
         residual,
         weight,
         bias,
@@ -183,6 +220,7 @@ def launch(
         SIZE=size,
         BLOCK=triton.next_power_of_2(size),
         ROWS=tile.num_rows,
+        NUM_CHOSEN=num_chosen,
         CENTRED=centred,
         num_warps=tile.num_warps,
         **dependent_launch(x.device),

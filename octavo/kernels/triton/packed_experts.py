@@ -19,7 +19,8 @@ import triton
 from octavo.errors import UnsupportedModelError
 from octavo.kernels.experts import ExpertsOp
 from octavo.kernels.packed_experts import PackedExperts, PackedMatrices
-from octavo.kernels.triton.experts import PairOrder, order_pairs, sum_pairs
+from octavo.kernels.pair_sum import PairSum
+from octavo.kernels.triton.experts import PairOrder, order_pairs
 from octavo.kernels.triton.experts_hopper import SPECIALISED_PAIRS, can_multiply, hopper_gemm
 from octavo.kernels.triton.few_experts import with_few
 from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch, is_hopper
@@ -142,15 +143,17 @@ def packed_experts(
     spec: ExpertSpec,
     *,
     may_split: bool = False,
-) -> torch.Tensor:
+) -> PairSum:
     """The weighted sum of each token's experts; see :data:`octavo.kernels.experts.ExpertsOp`.
 
     Args:
         may_split: whether few pairs may be multiplied in parts, by other sums than more of them.
     """
-    if len(chosen) == 0:
-        return torch.empty_like(x)
     num_pairs = chosen.numel()
+    results = x.new_empty(num_pairs, x.shape[1])
+    total = PairSum(results, shares, is_weighted=not spec.weighs_inputs)
+    if num_pairs == 0:
+        return total
     is_rounded = rounds_inputs(weights, num_pairs)
     is_split = may_split and not is_rounded and splits_inputs(weights, num_pairs, x)
     up, down = (
@@ -161,7 +164,6 @@ def packed_experts(
     order = order_pairs(chosen, len(weights.down.codes), up.block_m)
     size = weights.down.num_inputs
     inner = empty_parts(x, num_pairs, size) if is_split else x.new_empty(num_pairs, size)
-    results = x.new_empty(num_pairs, x.shape[1])
     x = split_rows(x) if is_split else x
     for inputs, weight, bias, y, tile, own_spec in (
         (x, weights.gate_up, weights.gate_up_bias, inner, up, spec),
@@ -169,7 +171,7 @@ def packed_experts(
     ):
         values, scales = round_inputs(inputs, weight.group) if is_rounded else (inputs, None)
         packed_gemm(values, scales, weight, bias, shares, y, order, tile, own_spec)
-    return sum_pairs(results, shares, is_weighted=not spec.weighs_inputs)
+    return total
 
 
 def packed_gemm(

@@ -11,6 +11,7 @@ from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.scaled import FLOAT8, LARGEST
 from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch
 from octavo.kernels.triton.norm import add_rounded, scale_normed
+from octavo.kernels.triton.pair_sum import add_up_pairs
 from octavo.platforms import compute_capability
 
 _SMALLEST_SCALE = tl.constexpr(scaled.SMALLEST_SCALE)
@@ -181,6 +182,7 @@ def _empty_rounded(
 @triton.jit
 def _quantize_normed_kernel(
     x,
+    shares,
     residual,
     weight,
     values,
@@ -192,6 +194,7 @@ def _quantize_normed_kernel(
     group_stride,
     SIZE: tl.constexpr,
     GROUP: tl.constexpr,
+    NUM_CHOSEN: tl.constexpr,
     BLOCK: tl.constexpr,
     LARGEST: tl.constexpr,
     ROUND: tl.constexpr,
@@ -200,7 +203,10 @@ def _quantize_normed_kernel(
     """A program norms a row, after adding it to ``residual`` if that is given, and rounds the result; grid (rows).
 
     Args:
+        shares: see ``NUM_CHOSEN``.
         row_stride, group_stride: of ``scales``.
+        NUM_CHOSEN: 0, or a row is the sum of so many, which are next to each other in ``x``, times its ``shares`` if
+            those are not None.
         GROUP: values that share a scale: a power of two, of which ``BLOCK`` is a multiple.
     """
     row = tl.program_id(0).to(tl.int64)
@@ -210,7 +216,11 @@ def _quantize_normed_kernel(
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    added = tl.load(x + row * x_stride + columns, mask, other=0.0)
+    spots = x + row * x_stride + columns
+    if NUM_CHOSEN == 0:
+        added = tl.load(spots, mask, other=0.0)
+    else:
+        added = add_up_pairs(spots, shares, row, SIZE, mask, NUM_CHOSEN)
     if residual is not None:
         place = residual + row * residual_stride + columns
         added = add_rounded(added, tl.load(place, mask, other=0.0))
@@ -238,8 +248,12 @@ def quantize_normed(norm: DeferredNorm, group: int | None = None) -> tuple[torch
     Args:
         group: for scales of groups instead, as :func:`quantize_groups` has them by group; a power of two.
     """
-    x, total = norm.x, norm.residual
-    x = x if x.stride(-1) == 1 else x.contiguous()
+    total, pairs = norm.residual, norm.pairs
+    if pairs is None:
+        x, shares, num_chosen = norm.x if norm.x.stride(-1) == 1 else norm.x.contiguous(), None, 0
+    else:
+        results, shares, num_chosen = pairs.take()
+        x = results[::num_chosen]  # of the tokens' first pairs
     if total is not None and total.stride(-1) != 1:
         total = total.contiguous()
     num_rows, size = x.shape
@@ -248,6 +262,7 @@ def quantize_normed(norm: DeferredNorm, group: int | None = None) -> tuple[torch
         block = triton.next_power_of_2(size)
         _quantize_normed_kernel[(num_rows,)](
             x,
+            shares,
             total,
             norm.weight,
             values,
@@ -258,6 +273,7 @@ def quantize_normed(norm: DeferredNorm, group: int | None = None) -> tuple[torch
             *scales.stride(),
             SIZE=size,
             GROUP=group or block,
+            NUM_CHOSEN=num_chosen,
             BLOCK=block,
             LARGEST=LARGEST[FLOAT8],
             ROUND=IS_INTERPRETED,  # as above

@@ -5,7 +5,7 @@ Triton reads the source of every kernel that a module defines, so a module is im
 
 import torch
 
-from octavo.kernels import basic, experts, grouped, packed_experts, routing, scaled, state_space
+from octavo.kernels import basic, experts, grouped, packed_experts, pair_sum, routing, scaled, state_space
 from octavo.kernels.attention import attention_backend
 from octavo.kernels.deferred_norm import defers_norms
 from octavo.kernels.dispatch import Operation
@@ -27,8 +27,15 @@ MODULES: dict[str, tuple[Operation, ...]] = {
     "latent_inputs": (latent_inputs,),
     "latent_store": (store_latent, finish_latent),
     "mask": (basic.mask_logits,),
-    "norm": (basic.rms_norm, basic.add_rms_norm, basic.layer_norm, basic.add_layer_norm),
+    "norm": (
+        basic.rms_norm,
+        basic.add_rms_norm,
+        basic.layer_norm,
+        basic.add_layer_norm,
+        pair_sum.add_rms_norm_of_pairs,
+    ),
     "packed_experts": (packed_experts.make_packed_experts,),
+    "pair_sum": (pair_sum.sum_pairs,),
     "quantize": (scaled.quantize_rows,),
     "rotate": (basic.rotate_heads,),
     "rotary": (basic.qk_rope_store,),

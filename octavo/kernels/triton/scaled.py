@@ -78,10 +78,10 @@ class Float8Linear(RoundingLinearOp):
         """See :meth:`octavo.kernels.linear.LinearOp.normed`."""
         if norm.is_single:
             return self._stream(norm.x, activation, norm)
-        is_few = len(norm.x) <= linear_stream.MAX_FLOAT8_ROWS
+        is_few = norm.num_rows <= linear_stream.MAX_FLOAT8_ROWS
         if is_few and norm.weighted is not None:
             return self._stream(norm.weighted.values, activation, norm)
-        if not self._uses_kernels or is_few or norm.is_computed or norm.x.dtype is not torch.bfloat16:
+        if not self._uses_kernels or is_few or norm.is_computed or norm.dtype is not torch.bfloat16:
             return None
         x = _round(norm)
         return self._multiply_rounded(x.values, x.scales, x.dtype, activation)
@@ -197,8 +197,8 @@ def _round(x: torch.Tensor | DeferredNorm) -> RoundedRows:
     if isinstance(x, torch.Tensor):
         return RoundedRows(*quantize_rows(x), x.dtype)
     if x.is_computed:
-        return RoundedRows(*quantize_rows(x.rows()), x.x.dtype)
-    return RoundedRows(*quantize_normed(x), x.x.dtype)
+        return RoundedRows(*quantize_rows(x.rows()), x.dtype)
+    return RoundedRows(*quantize_normed(x), x.dtype)
 
 
 def float8_linear(

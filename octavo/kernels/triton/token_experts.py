@@ -14,6 +14,7 @@ import triton
 from octavo.kernels.deferred_choice import Chosen, DeferredChoice
 from octavo.kernels.experts import ChoosingExperts, ExpertsOp
 from octavo.kernels.packed_experts import PackedExperts, PackedMatrices
+from octavo.kernels.pair_sum import PairSum
 from octavo.kernels.triton.hopper_tiles import tile_descriptor
 from octavo.kernels.triton.launch import aligned_rows, dependent_launch, is_hopper, num_multiprocessors
 from octavo.kernels.triton.token_experts_kernel import OUTPUTS_OF_TILE, token_down_kernel, token_up_kernel
@@ -59,13 +60,13 @@ class TokenExperts(ChoosingExperts):
         self._weights = weights
         self._spec = spec
 
-    def __call__(self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor | PairSum:
         """See :data:`octavo.kernels.experts.ExpertsOp`."""
         if can_multiply(x, chosen.shape[1], self._weights):
             return token_experts(x, (chosen, shares), self._weights, self._spec)
         return self._others(x, chosen, shares)
 
-    def choose_and_run(self, x: torch.Tensor, choice: DeferredChoice) -> torch.Tensor:
+    def choose_and_run(self, x: torch.Tensor, choice: DeferredChoice) -> torch.Tensor | PairSum:
         """See :class:`octavo.kernels.experts.ChoosingExperts`."""
         if can_choose(choice) and can_multiply(x, choice.routing.num_chosen, self._weights):
             return token_experts(x, choice, self._weights, self._spec)

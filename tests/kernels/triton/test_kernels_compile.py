@@ -71,7 +71,7 @@ def test_every_kernel_of_a_models_steps_compiles(case: str, has_hopper_kernel: b
     assert names & indexer == (indexer if case.endswith("indexer") else set())
     has_experts = "-moe-" in case or case.startswith("gpt-oss")
     stored = case.endswith(("float8", "blocks", "int4", "int8", "mxfp4", "nvfp4", "nf4", "bytes", "gguf"))
-    experts = {"order_kernel", "sum_kernel", "logits_kernel", "choose_kernel"}
+    experts = {"order_kernel", "_sum_kernel", "logits_kernel", "choose_kernel"}
     # An indexer's heads are weighed as experts are.
     others = {"logits_kernel"} if case.endswith("indexer") else set()
     assert names & experts == (experts if has_experts else others)

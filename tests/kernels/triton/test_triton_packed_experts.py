@@ -5,10 +5,12 @@ import torch
 
 from octavo.errors import UnsupportedModelError
 from octavo.kernels.packed_experts import PackedExperts, PackedMatrices, PlainPackedExperts, round_inputs
+from octavo.kernels.pair_sum import sum_of
 from octavo.kernels.scaled import FLOAT8
 from octavo.kernels.triton import packed_experts as packed
-from octavo.kernels.triton.experts import order_pairs, sum_pairs
+from octavo.kernels.triton.experts import order_pairs
 from octavo.kernels.triton.packed_experts import PackedTile, choose_tile, packed_gemm
+from octavo.kernels.triton.pair_sum import sum_pairs
 from octavo.records.experts import ExpertSpec
 
 SILU = ExpertSpec("silu")
@@ -99,7 +101,7 @@ def test_it_is_what_the_twin_computes(device: torch.device, name: str, dtype: to
     weights = make(device, name)
     x, chosen, shares = tokens(device, num_tokens)
     expected = PlainPackedExperts(weights, SILU)(x, chosen, shares)
-    found = packed.packed_experts(x.to(dtype), chosen, shares, in_type(weights, dtype), SILU)
+    found = packed.packed_experts(x.to(dtype), chosen, shares, in_type(weights, dtype), SILU).rows()
     is_exact = dtype is torch.float32 and device.type == "cpu"
     assert_near(found, expected, 1e-5 if is_exact else 1e-3)
 
@@ -110,7 +112,7 @@ def test_the_two_weights_may_have_other_forms(device: torch.device, num_tokens: 
     x, chosen, shares = tokens(device, num_tokens)
     expected = PlainPackedExperts(weights, SILU)(x, chosen, shares)
     experts = packed.make_packed_experts(weights.gate_up.codes, in_type(weights, torch.float16), SILU)
-    assert_near(experts(x.half(), chosen, shares), expected, 1e-3)
+    assert_near(sum_of(experts(x.half(), chosen, shares)), expected, 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def test_activations(device: torch.device, spec: ExpertSpec) -> None:
     weights = make(device, "int8-groups", bias=spec.activation != "silu")
     x, chosen, shares = tokens(device, 7)
     expected = PlainPackedExperts(weights, spec)(x, chosen, shares)
-    found = packed.packed_experts(x.half(), chosen, shares, in_type(weights, torch.float16), spec)
+    found = packed.packed_experts(x.half(), chosen, shares, in_type(weights, torch.float16), spec).rows()
     assert_near(found, expected, 1e-3)
 
 
@@ -142,7 +144,7 @@ def test_many_pairs_are_rounded(
     x, chosen, shares = tokens(device, num_tokens)
     expected = PlainPackedExperts(weights, SILU, rounds=True)(x, chosen, shares)
     plain = PlainPackedExperts(weights, SILU)(x, chosen, shares)
-    found = packed.packed_experts(x.half(), chosen, shares, in_type(weights, torch.float16), SILU)
+    found = packed.packed_experts(x.half(), chosen, shares, in_type(weights, torch.float16), SILU).rows()
     assert_near(found, expected, 1e-2)  # a few values between the GEMMs are rounded the other way
     assert float((found.float() - plain).norm()) > float((found.float() - expected).norm())
 
@@ -156,7 +158,7 @@ def test_few_pairs_are_multiplied_in_parts(device: torch.device, num_tokens: int
     expected = PlainPackedExperts(weights, SILU)(x.float(), chosen, shares)
     given = in_type(weights, torch.bfloat16)
     assert packed.splits_inputs(given, chosen.numel(), x) or device.type == "cuda"
-    found = packed.packed_experts(x, chosen, shares, given, SILU, may_split=True)
+    found = packed.packed_experts(x, chosen, shares, given, SILU, may_split=True).rows()
     assert_near(found, expected, 4e-3)  # of bfloat16 between the GEMMs and in the result
 
 
@@ -196,7 +198,7 @@ def test_other_tiles_compute_the_same(device: torch.device, name: str, block_m: 
     tile = PackedTile(block_m, 64, 64, 2, 4)
     packed_gemm(x, None, weights.gate_up, weights.gate_up_bias, shares, inner, order, tile, SILU)
     packed_gemm(inner, None, weights.down, weights.down_bias, shares, results, order, tile, None)
-    assert_near(sum_pairs(results, shares, is_weighted=True), expected, 1e-3)
+    assert_near(sum_pairs(results, shares, 2), expected, 1e-3)
 
 
 def test_large_scales(device: torch.device) -> None:
@@ -206,7 +208,7 @@ def test_large_scales(device: torch.device) -> None:
     x *= 1e-9
     expected = PlainPackedExperts(weights, SILU)(x, chosen, shares)
     experts = packed.make_packed_experts(weights.gate_up.codes, weights, SILU)
-    assert_near(experts(x, chosen, shares), expected, 1e-3)
+    assert_near(sum_of(experts(x, chosen, shares)), expected, 1e-3)
     weights.down.scales[0, 1] = 161
     with pytest.raises(UnsupportedModelError, match=r"2\*\*34"):
         packed.make_packed_experts(weights.gate_up.codes, weights, SILU)
@@ -214,7 +216,7 @@ def test_large_scales(device: torch.device) -> None:
 
 def test_no_tokens(device: torch.device) -> None:
     x, chosen, shares = tokens(device, 0)
-    assert packed.packed_experts(x, chosen, shares, make(device, "float8"), SILU).shape == (0, 192)
+    assert packed.packed_experts(x, chosen, shares, make(device, "float8"), SILU).rows().shape == (0, 192)
 
 
 @pytest.mark.skipif(
@@ -226,9 +228,9 @@ def test_bits_of_a_token_do_not_depend_on_the_others(device: torch.device, name:
     x, chosen, shares = tokens(device, 1000)
     x = x.bfloat16()
     experts = packed.make_packed_experts(weights.gate_up.codes, weights, SILU, deterministic=True)
-    alone = experts(x[:1], chosen[:1], shares[:1])
+    alone = sum_of(experts(x[:1], chosen[:1], shares[:1]))
     for count in (2, 20, 60, 300, 1000):
-        assert torch.equal(experts(x[:count], chosen[:count], shares[:count])[:1], alone)
+        assert torch.equal(sum_of(experts(x[:count], chosen[:count], shares[:count]))[:1], alone)
 
 
 @pytest.mark.parametrize("name", ALL_FORMS)

@@ -8,6 +8,7 @@ from octavo.kernels.deferred_choice import DeferredChoice
 from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.experts import ChoosingExperts, run_experts
 from octavo.kernels.packed_experts import PackedExperts, PackedMatrices, PlainPackedExperts
+from octavo.kernels.pair_sum import sum_of
 from octavo.kernels.scaled import FLOAT8
 from octavo.kernels.triton import token_experts as kernels
 from octavo.kernels.triton.packed_experts import make_packed_experts
@@ -135,7 +136,7 @@ def test_the_experts_choose_in_a_graph_as_often_as_it_runs() -> None:
     def run() -> torch.Tensor:
         norm = DeferredNorm(x, None, scale, 1e-6)
         choice = route(norm)
-        return run_experts(op, norm.rows(), choice)
+        return sum_of(run_experts(op, norm.rows(), choice))
 
     run()
     graph = torch.cuda.CUDAGraph()
@@ -167,8 +168,8 @@ def test_other_choices_are_made_by_their_launch(device: torch.device) -> None:
     assert isinstance(op, ChoosingExperts)
     routing = Routing(16, 4, "softmax", renormalises=True, num_groups=4, num_open_groups=2)
     x, choice = make_choice(device, routing, 512)
-    found = run_experts(op, x, choice)
-    assert torch.equal(found, op(x, *choice))
+    found = sum_of(run_experts(op, x, choice))
+    assert torch.equal(found, sum_of(op(x, *choice)))
 
 
 def test_which_experts_it_reads(device: torch.device) -> None:
