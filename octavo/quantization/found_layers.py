@@ -45,7 +45,11 @@ class FoundLayers(QuantizationConfig):
         return self.plain if self._is_plain(name) else self.declared.embedding_scheme(name)
 
     def _is_plain(self, name: str) -> bool:
-        """Whether the files have values of a layer; of a stack's, also of experts that have layers of their own."""
+        """Whether the files have values of a layer; without a head, their names lack the first part."""
+        return self._has_values(name) or self._has_values(name.partition(".")[2])
+
+    def _has_values(self, name: str) -> bool:
+        """Whether the files have values under this name; of a stack, also of experts that have layers of their own."""
         module, _, own = name.rpartition(".")
         layer = module if own == "weight" else name
         return layer in self.found.unquantized or (module.endswith(".experts") and module in self.found.unquantized)

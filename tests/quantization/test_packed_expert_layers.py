@@ -331,6 +331,20 @@ def test_values_in_the_files_stay_values(stored: str, name: str) -> None:
         torch.testing.assert_close([experts.gate_up_proj.data, experts.down_proj.data], [*tensors.values()])
 
 
+def test_files_of_a_model_without_its_head() -> None:
+    """Their names lack the first part of those that the whole model has."""
+    declared = parsed_quantization("fp8", {"quant_method": "fp8"}, GPU)
+    stored = StoredLayers(
+        frozenset({"layers.0.self_attn.q_proj", "layers.0.mlp.experts", "layers.1.experts.down_proj"})
+    )
+    found = FoundLayers(GPU.plain, declared, stored)
+    plain = {"0.self_attn.q_proj", "0.mlp.experts.gate_up_proj", "1.experts.down_proj", "1.experts.down_proj.weight"}
+    quantised = {"1.self_attn.q_proj", "1.mlp.experts.gate_up_proj", "0.experts.down_proj", "0.mlp.q_proj"}
+    for name in plain | quantised:
+        assert (found.scheme(f"model.layers.{name}") == GPU.plain) == (name in plain)
+        assert (found.layout(f"model.layers.{name}") is None) == (name in plain)
+
+
 def test_values_are_rounded_to_nvfp4() -> None:
     """To the nearest of the format's values, times the scale that makes a group's largest magnitude 6."""
     experts = build_experts(StackedExperts(), parse_modelopt({"quant_algo": "NVFP4"}, GPU), None)
