@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from octavo.quantization.float8 import Float8Scheme, Source
+from octavo.quantization.float8_layout import Float8Layout
 from octavo.quantization.grouped_weight import ExpertForm, Layout
 from octavo.quantization.scheme import LinearScheme, PlainScheme
 from octavo.quantization.stored import (
@@ -42,16 +43,25 @@ class SchemeOptions:
         """The scheme of layers that are not quantised."""
         return PlainScheme(self.deterministic)
 
-    def float8(self, source: Source, weight_name: str = "weight", scale_name: str = "weight_scale") -> Float8Scheme:
-        """The scheme of float8 layers; see :class:`Float8Scheme`."""
+    def float8(self, source: Source, layout: Float8Layout | None = None) -> LinearScheme:
+        """The scheme of float8 layers with a scale per output; see :class:`Float8Scheme`.
+
+        Args:
+            layout: how a checkpoint has them; None for weights that are rounded as they are loaded.
+        """
+        if layout is not None and self.has_blocks:
+            return self.stored(layout)
         # Libraries choose kernels for float8 by the number of rows, so a row's bits may depend on it.
         is_native = self.has_float8 and not self.deterministic
-        return Float8Scheme(source, is_native, self.deterministic, weight_name, scale_name)
+        names = () if layout is None else (layout.weight_name, layout.scale_name)
+        return Float8Scheme(source, is_native, self.deterministic, *names)
 
     def stored(self, layout: Layout) -> StoredScheme:
         """The scheme of layers that a checkpoint has in a layout."""
         expanded = ExpandedScheme(layout, self.plain)
-        if layout.form is None or self.expands or (layout.form.kind == "float8" and not self.has_float8):
+        if layout.form is None or self.expands:
+            return expanded
+        if layout.form.kind == "float8" and not (self.has_float8 or self.has_blocks):
             return expanded
         if layout.form.table is not None and not (self.has_groups or self.has_blocks):
             return expanded

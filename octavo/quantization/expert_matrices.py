@@ -14,11 +14,11 @@ from octavo.kernels.grouped import ROUNDED_AT_ONCE, ZERO_STEP, Rounding, round_r
 from octavo.kernels.packed_experts import UNIT, PackedMatrices, pack_units
 from octavo.kernels.scaled import quantize_rows
 from octavo.quantization.bit_packing import unpack_bits
-from octavo.quantization.blocks import MADE_AT_LOAD, pack_blocks, quantizer, raw_slot
+from octavo.quantization.blocks import MADE_AT_LOAD, quantizer, raw_slot
 from octavo.quantization.grouped_weight import BlockForm, ExpertForm, GroupedForm, GroupedWeight, PackedForms
 from octavo.quantization.scheme import empty_parameter
 from octavo.quantization.slot import Index, WeightPart, WeightSlot
-from octavo.quantization.stored import raw_blocks
+from octavo.quantization.stored import store_blocks
 
 _ROWS_OF_TENSOR_CORES = 8
 _FLOAT8_UNIT = 16
@@ -272,7 +272,7 @@ class BlockMatrix(ExpertMatrix):
     def store(self, expert: int, rows: slice, weight: GroupedWeight, source: tuple[Index, ...]) -> None:
         part = WeightPart(rows, (weight.codes.shape[0], weight.codes.shape[1]), source)
         weight = weight.in_groups_of(FORMATS[self._name].group).of_part(part)
-        pack_blocks(raw_blocks(weight, self._name), self._name, self._num_inputs, self.view(expert, rows))
+        store_blocks(weight, self._name, self.view(expert, rows))
 
 
 def suits(form: ExpertForm, hidden_size: int, size: int, num_ranks: int) -> bool:

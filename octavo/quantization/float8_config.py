@@ -37,10 +37,11 @@ class Float8Config(QuantizationConfig):
 
     @property
     def description(self) -> str:
-        if self.stored is not None and isinstance(self.layers, StoredScheme):
-            rows, columns = self.stored.block
-            return f"float8, a scale per block of {rows} × {columns}; {self.layers.kept_as}"
-        return "float8, activations by token"
+        if self.stored is None or not isinstance(self.layers, StoredScheme):
+            return "float8, activations by token"
+        rows, columns = self.stored.block
+        shared = f"block of {rows} × {columns}" if self.stored.has_blocks else "tensor" if rows == ALL else "output"
+        return f"float8, a scale per {shared}; {self.layers.kept_as}"
 
     def layout(self, name: str) -> Layout | None:
         return None if self._is_ignored(name) else self.stored
@@ -72,9 +73,11 @@ def parse_float8(raw: Mapping[str, Any], options: SchemeOptions) -> Float8Config
     ignored = module_names(names_in(raw, _IGNORED))
     block = raw.get("weight_block_size")
     if raw.get("quant_method") == _BY_OUTPUT:
-        return Float8Config(options.plain, options.float8("channel"), ignored, Float8Layout((1, ALL)))
+        layout = Float8Layout((1, ALL))
+        return Float8Config(options.plain, options.float8("channel", layout), ignored, layout)
     if block is None:
-        return Float8Config(options.plain, options.float8("tensor"), ignored, Float8Layout((ALL, ALL)))
+        layout = Float8Layout((ALL, ALL))
+        return Float8Config(options.plain, options.float8("tensor", layout), ignored, layout)
     if not is_block(block):
         raise invalid("weight_block_size", block, "two whole numbers above 0")
     layout = Float8Layout((block[0], block[1]), "weight_scale_inv")

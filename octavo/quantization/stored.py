@@ -26,7 +26,7 @@ from octavo.kernels.grouped import (
     grouped_linear,
     pack_codes,
 )
-from octavo.quantization.blocks import BlockScheme, pack_blocks
+from octavo.quantization.blocks import MADE_AT_LOAD, BlockScheme, pack_blocks, quantizer
 from octavo.quantization.float8_layout import Float8Layout
 from octavo.quantization.grouped_weight import BlockForm, ExpertForm, GroupedForm, GroupedWeight, Layout
 from octavo.quantization.pending import PendingTensors
@@ -284,7 +284,8 @@ class RepackedScheme(_GroupedScheme):
 
     @property
     def kept_as(self) -> str:
-        return f"kept as {self.blocks.format}, activations in 8 bits"
+        name = self.blocks.format
+        return f"{'rounded to' if name in MADE_AT_LOAD else 'kept as'} {name}, activations in 8 bits"
 
     @property
     def expert_form(self) -> BlockForm | None:
@@ -321,16 +322,17 @@ class RepackedScheme(_GroupedScheme):
         return module.weight.data[part.outputs.start // LANES : -(-part.outputs.stop // LANES)]
 
     def _store(self, module: LinearWeights, part: WeightPart, weight: GroupedWeight) -> None:
-        weight = self._own(module, part, weight)
-        name = self.blocks.format
-        pack_blocks(raw_blocks(weight, name), name, module.in_features, self._place(module, part))
+        store_blocks(self._own(module, part, weight), self.blocks.format, self._place(module, part))
 
 
-_FLOAT_BLOCKS = {"mxfp4": "MXFP4", "nvfp4": "nvfp4"}
+_FLOAT_BLOCKS = {"mxfp4": "MXFP4", "nvfp4": "nvfp4", "float8": "int8"}
 
 
 def block_format(form: GroupedForm) -> str:
-    """The block format that has exactly the values of a form, but for scales in float16; empty if there is none."""
+    """The block format for a form; empty if there is none.
+
+    It has exactly the values, but for scales in float16, and for float8 values: those are rounded to ``int8``.
+    """
     if form.kind != "integer":
         return _FLOAT_BLOCKS.get(form.kind, "")
     if form.bits == 8 and form.has_zeros:
@@ -338,8 +340,16 @@ def block_format(form: GroupedForm) -> str:
     return "Q8_0" if form.bits == 8 else "Q4_1" if form.has_zeros else "Q4_0"
 
 
-def raw_blocks(weight: GroupedWeight, name: str) -> torch.Tensor:
-    """A weight as rows of blocks as files have them, ``[out, bytes]`` uint8; see :func:`block_format`."""
+def store_blocks(weight: GroupedWeight, name: str, out: torch.Tensor) -> None:
+    """Store a weight in a format of :func:`block_format`, as the device's kernels take it, ``[panels, bytes]``."""
+    if name in MADE_AT_LOAD:
+        quantizer(name)(weight.values(), out)
+    else:
+        pack_blocks(_raw_blocks(weight, name), name, weight.codes.shape[1], out)
+
+
+def _raw_blocks(weight: GroupedWeight, name: str) -> torch.Tensor:
+    """A weight as rows of blocks as files have them, ``[out, bytes]`` uint8."""
     group = FORMATS[name].group
     repeats = weight.group // group
     scales = weight.whole_scales.repeat_interleave(repeats, 1)

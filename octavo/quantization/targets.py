@@ -120,8 +120,7 @@ class TargetedConfig(QuantizationConfig):
 def target_group(targets: Targets, layout: Layout, options: SchemeOptions) -> TargetGroup:
     """Layers in a layout, with the scheme that suits the device; see :class:`Float8Scheme` for scales of float8."""
     if isinstance(layout, Float8Layout) and layout.rounds_inputs and layout.block in _SOURCES:
-        scheme = options.float8(_SOURCES[layout.block], layout.weight_name, layout.scale_name)
-        return TargetGroup(targets, scheme, layout)
+        return TargetGroup(targets, options.float8(_SOURCES[layout.block], layout), layout)
     return TargetGroup(targets, options.stored(layout), layout)
 
 

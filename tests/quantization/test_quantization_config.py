@@ -341,7 +341,7 @@ def test_gguf_files_stay_as_they_are_unless_float32_is_asked_for(settings: dict[
         ),
         (
             {"quant_method": "fp8", "weight_block_size": [128, 128]},
-            "float8, a scale per block of 128 × 128; expanded at load",
+            "float8, a scale per block of 128 × 128; rounded to int8, activations in 8 bits",
             "float8, a scale per block of 128 × 128; unpacked in each GEMM",
         ),
         (
