@@ -156,13 +156,10 @@ class SparseMLP(nn.Module):
         """``[T, hidden]`` in and out."""
         choice = self.gate(x)
         x = rows_of(x)
-        if self._num_identity:
-            total = self._with_identity(x, *choice)
-        else:
-            pairs = self.experts.run(x, choice)
-            if self._defers_sum and isinstance(pairs, PairSum):
-                return DeferredSum(pairs)
-            total = sum_of(pairs)
+        found = self._with_identity(x, *choice) if self._num_identity else self.experts.run(x, choice)
+        if self._defers_sum and isinstance(found, PairSum):
+            return DeferredSum(found)
+        total = sum_of(found)
         if self.shared_experts is not None:
             shared = self.shared_experts(x)
             total = total + (shared if self.shared_expert_gate is None else shared * self.shared_expert_gate(x))

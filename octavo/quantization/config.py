@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from octavo.quantization.float8 import Float8Scheme, Source
-from octavo.quantization.float8_layout import Float8Layout
+from octavo.quantization.float8_layout import ALL, Float8Layout
 from octavo.quantization.grouped_weight import ExpertForm, Layout
 from octavo.quantization.scheme import LinearScheme, PlainScheme
 from octavo.quantization.stored import (
@@ -16,6 +16,9 @@ from octavo.quantization.stored import (
     StoredScheme,
     block_format,
 )
+
+SOURCES: dict[tuple[int, int], Source] = {(1, ALL): "channel", (ALL, ALL): "tensor"}
+"""Blocks of float8 weights with a scale per output, or one for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +46,21 @@ class SchemeOptions:
         """The scheme of layers that are not quantised."""
         return PlainScheme(self.deterministic)
 
-    def float8(self, source: Source, layout: Float8Layout | None = None) -> LinearScheme:
+    def float8(self, layout: Float8Layout | None = None) -> LinearScheme:
         """The scheme of float8 layers with a scale per output; see :class:`Float8Scheme`.
 
         Args:
-            layout: how a checkpoint has them; None for weights that are rounded as they are loaded.
+            layout: how a checkpoint has them, in one of :data:`SOURCES`; None for weights that are rounded as they are
+                loaded.
         """
-        if layout is not None and self.has_blocks:
-            return self.stored(layout)
         # Libraries choose kernels for float8 by the number of rows, so a row's bits may depend on it.
         is_native = self.has_float8 and not self.deterministic
-        names = () if layout is None else (layout.weight_name, layout.scale_name)
-        return Float8Scheme(source, is_native, self.deterministic, *names)
+        if layout is None:
+            return Float8Scheme("plain", is_native, self.deterministic)
+        if self.has_blocks:
+            return self.stored(layout)
+        names = layout.weight_name, layout.scale_name
+        return Float8Scheme(SOURCES[layout.block], is_native, self.deterministic, *names)
 
     def stored(self, layout: Layout) -> StoredScheme:
         """The scheme of layers that a checkpoint has in a layout."""

@@ -55,7 +55,7 @@ class Float8Config(QuantizationConfig):
 
 def round_to_float8(options: SchemeOptions) -> Float8Config:
     """Round unquantised weights as they are loaded."""
-    return Float8Config(options.plain, options.float8("plain"))
+    return Float8Config(options.plain, options.float8())
 
 
 def parse_float8(raw: Mapping[str, Any], options: SchemeOptions) -> Float8Config:
@@ -71,13 +71,11 @@ def parse_float8(raw: Mapping[str, Any], options: SchemeOptions) -> Float8Config
         UnsupportedModelError: it was quantised in another way.
     """
     ignored = module_names(names_in(raw, _IGNORED))
-    block = raw.get("weight_block_size")
-    if raw.get("quant_method") == _BY_OUTPUT:
-        layout = Float8Layout((1, ALL))
-        return Float8Config(options.plain, options.float8("channel", layout), ignored, layout)
+    is_by_output = raw.get("quant_method") == _BY_OUTPUT
+    block = None if is_by_output else raw.get("weight_block_size")
     if block is None:
-        layout = Float8Layout((ALL, ALL))
-        return Float8Config(options.plain, options.float8("tensor", layout), ignored, layout)
+        layout = Float8Layout((1 if is_by_output else ALL, ALL))
+        return Float8Config(options.plain, options.float8(layout), ignored, layout)
     if not is_block(block):
         raise invalid("weight_block_size", block, "two whole numbers above 0")
     layout = Float8Layout((block[0], block[1]), "weight_scale_inv")

@@ -4,15 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from octavo.quantization.config import QuantizationConfig, SchemeOptions
-from octavo.quantization.float8 import Float8Scheme, Source
-from octavo.quantization.float8_layout import ALL, Float8Layout
+from octavo.quantization.config import SOURCES, QuantizationConfig, SchemeOptions
+from octavo.quantization.float8 import Float8Scheme
+from octavo.quantization.float8_layout import Float8Layout
 from octavo.quantization.grouped_weight import Layout
 from octavo.quantization.patterns import Matcher
 from octavo.quantization.scheme import LinearScheme
 from octavo.quantization.stored import ExpandedScheme, StoredScheme
-
-_SOURCES: dict[tuple[int, int], Source] = {(1, ALL): "channel", (ALL, ALL): "tensor"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +117,8 @@ class TargetedConfig(QuantizationConfig):
 
 def target_group(targets: Targets, layout: Layout, options: SchemeOptions) -> TargetGroup:
     """Layers in a layout, with the scheme that suits the device; see :class:`Float8Scheme` for scales of float8."""
-    if isinstance(layout, Float8Layout) and layout.rounds_inputs and layout.block in _SOURCES:
-        return TargetGroup(targets, options.float8(_SOURCES[layout.block], layout), layout)
+    if isinstance(layout, Float8Layout) and layout.rounds_inputs and layout.block in SOURCES:
+        return TargetGroup(targets, options.float8(layout), layout)
     return TargetGroup(targets, options.stored(layout), layout)
 
 

@@ -26,18 +26,8 @@ ON_GPU = SETTINGS | {"device": "cuda", "dtype": "bfloat16", "skip_tokenizer_init
 
 def weight(kind: str, num_outputs: int, num_inputs: int, seed: int) -> np.ndarray:
     """Blocks whose values preserve the scale of their inputs."""
-    raw = blocks(kind, num_outputs, seed, num_inputs)
-    shrink = float(num_inputs**-0.5 / values(raw, kind).std())
-    _, num_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
-    parts = raw.reshape(-1, num_bytes)
-    if kind == "MXFP4":
-        parts[:, 0] += np.uint8(round(float(np.log2(shrink))) % 256)
-    else:
-        width = 2 if kind.endswith("_0") or kind.startswith("IQ4") or kind == "Q6_K" else 4
-        place = slice(-2, None) if kind == "Q6_K" else slice(0, width)
-        scales = np.ascontiguousarray(parts[:, place]).view(np.float16) * np.float16(shrink)
-        parts[:, place] = scales.view(np.uint8)
-    return raw
+    spread = float(values(blocks(kind, num_outputs, seed, num_inputs), kind).std())
+    return blocks(kind, num_outputs, seed, num_inputs, factor=num_inputs**-0.5 / spread)
 
 
 def write_model(path: Path, kind: str, down: str, *, has_experts: bool) -> Path:

@@ -8,12 +8,13 @@ import torch
 from dequantised_models import layers_of
 from float8_checkpoints import float8_layer
 from integer_checkpoints import write_layers
+from test_block_experts import CPU, rounded
 from test_float8_blocks import FP8, draw
 from test_formats import by_channel, fbgemm, mxfp8
+from test_packed_float4 import fill
 from tiny_llama import SETTINGS, write_model
 
 from octavo import LLM, SamplingParams
-from octavo.kernels import block_kernels
 from octavo.kernels.block_experts import dequantize_expert
 from octavo.kernels.blocks import round_inputs
 from octavo.layers.build import Build
@@ -21,7 +22,6 @@ from octavo.layers.experts import Experts
 from octavo.layers.linear import Linear
 from octavo.parallel import TensorParallel
 from octavo.platforms.native import native_kernels
-from octavo.quantization.config import SchemeOptions
 from octavo.quantization.expert_matrices import BlockMatrix
 from octavo.quantization.resolve import parsed_quantization
 from octavo.quantization.stored import ExpandedScheme, RepackedScheme
@@ -29,7 +29,6 @@ from octavo.records.experts import ExpertSpec, SeparateExperts
 
 pytestmark = pytest.mark.skipif(native_kernels() is None, reason="needs compiled kernels; run on an AMD EPYC")
 
-CPU = SchemeOptions(has_blocks=True)
 Stored = tuple[dict[str, torch.Tensor], torch.Tensor]
 
 
@@ -53,24 +52,6 @@ def build_of(name: str, parallel: TensorParallel | None = None) -> Build:
     return Build(parsed_quantization(config["quant_method"], config, CPU), **own)
 
 
-def fill(layer: Linear, tensors: dict[str, dict[str, torch.Tensor]]) -> None:
-    slots = dict(layer.weight_slots("layer"))
-    for part, own in tensors.items():
-        for leaf, tensor in own.items():
-            if f"{part}.{leaf}" in slots:
-                slots[f"{part}.{leaf}"].fill(tensor)
-    layer.finish_weights()
-
-
-def rounded(weight: torch.Tensor) -> torch.Tensor:
-    """Values as they are made at load: 8 bits with a scale per 32 inputs."""
-    kernels = block_kernels(torch.device("cpu"))
-    assert kernels is not None
-    shape = weight.shape[0], weight.shape[1]
-    packed = kernels.quantize(weight.contiguous(), "int8")
-    return kernels.linear(packed, "int8", shape, None, torch.float32).rows(torch.arange(shape[0]))
-
-
 def assert_near(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
     assert float((found - expected).norm() / expected.norm()) < tolerance
 
@@ -88,8 +69,8 @@ def test_layers(name: str) -> None:
         drawn = {part: FORMATS[name][1]((size, 192), random) for part, size in sizes.items()}
         fill(layer, {part: tensors for part, (tensors, _) in drawn.items()})
         weight = torch.cat([weight for _, weight in drawn.values()])
-        assert_near(layer(x), round_inputs(x) @ rounded(weight).T, 1e-4)
-        assert_near(rounded(weight), weight, 0.01)  # float8 itself is off by 2.5 %
+        assert_near(layer(x), round_inputs(x) @ rounded("int8", weight).T, 1e-4)
+        assert_near(rounded("int8", weight), weight, 0.01)  # float8 itself is off by 2.5 %
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -132,7 +113,7 @@ def test_experts(name: str) -> None:
     for matrix, layers in ((experts._gate_up, ("gate_proj", "up_proj")), (experts._down, ("down_proj",))):
         assert isinstance(matrix, BlockMatrix)
         for index in range(2):
-            expected = torch.cat([rounded(weights[index, layer]) for layer in layers])
+            expected = torch.cat([rounded("int8", weights[index, layer]) for layer in layers])
             torch.testing.assert_close(dequantize_expert(matrix.tensors, index), expected, rtol=1e-3, atol=1e-4)
 
 

@@ -1,5 +1,7 @@
 """Layers of a GGUF file that stay packed on devices whose GEMMs unpack groups (``--quantization gguf``)."""
 
+import math
+
 import gguf
 import numpy as np
 import pytest
@@ -25,15 +27,19 @@ MODEL = "bundled:smollm2"
 NUM_INPUTS = 512
 
 
-def blocks(kind: str, num_rows: int, seed: int = 0, num_inputs: int = NUM_INPUTS) -> np.ndarray:
-    """Rows of a file: any bytes are blocks, but scales and minimums are small numbers, and the first ones zero."""
+def blocks(kind: str, num_rows: int, seed: int = 0, num_inputs: int = NUM_INPUTS, factor: float = 1.0) -> np.ndarray:
+    """Rows of a file: any bytes are blocks, but scales and minimums are small numbers, and the first ones zero.
+
+    Args:
+        factor: of these numbers; powers of two have the nearest one.
+    """
     size, num_bytes = gguf.GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
     random = np.random.default_rng(seed)
     raw = random.integers(0, 256, (num_rows, num_inputs // size, num_bytes), np.uint8)
     if kind == "MXFP4":
-        raw[..., 0] = random.integers(118, 122, raw.shape[:2])
+        raw[..., 0] = random.integers(118, 122, raw.shape[:2]) + round(math.log2(factor))
         return raw.reshape(num_rows, -1)
-    numbers = random.uniform(0.001, 0.02, (*raw.shape[:2], 2)).astype(np.float16)
+    numbers = (factor * random.uniform(0.001, 0.02, (*raw.shape[:2], 2))).astype(np.float16)
     numbers[0, 0, 0] = 0
     if kind == "Q6_K":
         raw[..., -2:] = numbers.view(np.uint8)[..., :2]

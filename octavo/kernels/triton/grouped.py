@@ -128,11 +128,8 @@ class GroupedLinear(LinearOp):
             return self._launch(norm.weighted.values, activation, tile, norm)
         if not isinstance(tile, BytesTile | DirectTile):
             return None
-        if (
-            norm.weighted is not None
-            and isinstance(tile, DirectTile)
-            and norm.num_rows <= grouped_direct.MAX_ADDED_ROWS
-        ):
+        is_few = norm.num_rows <= grouped_direct.MAX_ADDED_ROWS
+        if norm.weighted is not None and isinstance(tile, DirectTile) and is_few:
             return self._launch(norm.weighted.values, activation, tile, norm)
         if not norm.is_single:
             return None
