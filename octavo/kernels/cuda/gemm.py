@@ -1,4 +1,7 @@
-"""GEMMs of a few hundred rows for Hopper, by thread-block clusters (``gemm.cu``); see :class:`ClusterGemm`."""
+"""GEMMs in CUDA C++ for Hopper: some hundred rows by clusters (``gemm.cu``), more in slices (``sliced_gemm.cu``).
+
+See :class:`ClusterGemm`.
+"""
 
 import ctypes
 import functools
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from octavo.kernels.cuda.driver import Swizzle, TensorMap
-from octavo.kernels.cuda.gemm_tiles import MAX_ROWS, SLICE_ROWS, STEP_BYTES, GemmTile, choose_tile, slice_rows
+from octavo.kernels.cuda.gemm_tiles import MAX_ROWS, STEP_BYTES, GemmTile, SlicedTile, choose_tile
 from octavo.kernels.cuda.kernel import CudaKernel
 from octavo.kernels.cuda.launch import Launch
 from octavo.kernels.cuda.library import driver, library
@@ -20,12 +23,15 @@ from octavo.kernels.linear import RoundedRows
 if TYPE_CHECKING:
     from octavo.kernels.triton.stream_sum import AddedStream
 
-SOURCE = Path(__file__).with_name("gemm.cu")
+SOURCE, SLICED_SOURCE = (Path(__file__).with_name(name) for name in ("gemm.cu", "sliced_gemm.cu"))
 
 SUMMED_CHANNELS = 64
 """Of the residual stream, whose squares are summed."""
 ACTIVATIONS = {"none": 0, "silu": 1, "gelu_tanh": 2}
 OUTPUT_TYPES = (torch.bfloat16, torch.float16)
+
+_MAX_PREPARED = 2048
+"""Launches that are kept: prompts make steps of any number of rows."""
 
 
 class ClusterGemm:
@@ -66,7 +72,8 @@ class ClusterGemm:
         tile = choose_tile(
             num_rows, num_weights, num_features, is_gated=is_gated, is_float8=is_float8, num_sms=self._num_sms
         )
-        return tile if tile is not None and library.has(SOURCE) else None
+        source = SLICED_SOURCE if isinstance(tile, SlicedTile) else SOURCE
+        return tile if tile is not None and library.has(source) else None
 
     def choose_rounding(self, num_rows: int, dtype: torch.dtype, *, is_gated: bool) -> GemmTile | None:
         """The tile of :meth:`choose`, if the kernel can round its outputs; else None."""
@@ -103,12 +110,6 @@ class ClusterGemm:
                 before; the tile is of :meth:`choose_rounding`.
         """
         assert (row_scales is None) == (self._scales is None), "a float8 weight and its rows have scales"
-        if len(x) > SLICE_ROWS:
-            assert out is not None and row_scales is None and norm is None and added is None, "only gates have so many"
-            step = slice_rows(len(x))
-            for rows, results in zip(x.split(step), out.split(step), strict=True):
-                self.multiply(rows, None, results, activation, tile)
-            return
         num_weights, written = len(self._weight), rounded if out is None else out
         assert written is not None, "outputs go somewhere"
         form = GemmForm(
@@ -289,7 +290,7 @@ class PreparedGemm:
         self.launch.run()
 
 
-@functools.cache
+@functools.lru_cache(_MAX_PREPARED)
 def _prepare(
     tile: GemmTile,
     form: GemmForm,
@@ -305,6 +306,8 @@ def _prepare(
 
 def gemm_kernel(tile: GemmTile, form: GemmForm) -> CudaKernel:
     """The kernel for a tile."""
+    if isinstance(tile, SlicedTile):
+        return _sliced_kernel(tile, form)
     constants = (
         ("GROUPS", tile.num_groups),
         ("ROWS", tile.num_rows),
@@ -319,3 +322,16 @@ def gemm_kernel(tile: GemmTile, form: GemmForm) -> CudaKernel:
         ("ROUNDED", int(form.is_rounded)),
     )
     return CudaKernel(SOURCE, "gemm", constants, shared_bytes=tile.shared_bytes, cluster_size=tile.cluster_size)
+
+
+def _sliced_kernel(tile: SlicedTile, form: GemmForm) -> CudaKernel:
+    assert not (form.is_normed or form.is_added or form.is_rounded) and form.dtype is form.out_dtype, "it has one form"
+    constants = (
+        ("GROUPS", tile.num_groups),
+        ("ROWS", tile.num_rows),
+        ("STAGES", tile.num_stages),
+        ("SLICE", tile.slice_tiles),
+        ("HALF", int(form.out_dtype is torch.float16)),
+        ("ACTIVATION", ACTIVATIONS[form.activation]),
+    )
+    return CudaKernel(SLICED_SOURCE, "sliced_gemm", constants, shared_bytes=tile.shared_bytes)

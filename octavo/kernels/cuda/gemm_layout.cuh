@@ -54,13 +54,13 @@ struct Place {
     int first_step, last_step;
     int first_row, num_rows;  // of the tile of x
     int first_own_row;        // in the tile: those before are another tile's, too
-    int first_weight_tile, weight_tile_step, num_weight_tiles;
+    int first_tile, tile_step, end_tile;  // of W
     int num_blocks;  // of 64 rows of W
 
     __device__ __forceinline__ Place(
         int num_steps, int num_x_rows, int num_tile_rows, int num_row_groups, int num_weight_tiles, int num_outputs)
         : num_rows(num_tile_rows),
-          num_weight_tiles(num_weight_tiles),
+          end_tile(num_weight_tiles),
           num_blocks((num_outputs + BLOCK_OUTPUTS - 1) / BLOCK_OUTPUTS) {
         const int rank = CLUSTER == 1 ? 0 : cluster_rank();
         const int cluster = blockIdx.x / CLUSTER, num_clusters = gridDim.x / CLUSTER;
@@ -68,17 +68,18 @@ struct Place {
         part = rank / SHARE_W;
         first_step = part * num_steps / PARTS;
         last_step = (part + 1) * num_steps / PARTS;
-        // The last tiles begin early enough to be whole, for TMA takes long to fill missing rows with zeros.
-        const int row_tile = cluster % num_row_groups * SHARE_W + row_rank;
-        first_row = min(row_tile * num_tile_rows, num_x_rows - num_tile_rows);
-        first_own_row = row_tile * num_tile_rows - first_row;
-        first_weight_tile = cluster / num_row_groups;
-        weight_tile_step = num_clusters / num_row_groups;
+        take_rows(cluster % num_row_groups * SHARE_W + row_rank, num_x_rows);
+        first_tile = cluster / num_row_groups;
+        tile_step = num_clusters / num_row_groups;
     }
 
-    __device__ __forceinline__ int num_tiles() const {
-        return (num_weight_tiles - first_weight_tile + weight_tile_step - 1) / weight_tile_step;
+    // The last tiles begin early enough to be whole, for TMA takes long to fill missing rows with zeros.
+    __device__ __forceinline__ void take_rows(int row_tile, int num_x_rows) {
+        first_row = min(row_tile * num_rows, num_x_rows - num_rows);
+        first_own_row = row_tile * num_rows - first_row;
     }
+
+    __device__ __forceinline__ int num_tiles() const { return (end_tile - first_tile + tile_step - 1) / tile_step; }
 
     // The first block of W of a tile; those before `tile * GROUPS` are another tile's, too.
     __device__ __forceinline__ int first_block(int tile) const {

@@ -9,7 +9,7 @@ __device__ __forceinline__ void produce_weights(u32 shared, const TensorMap* map
     constexpr int SHARE = WEIGHTS / SHARE_W;
     const u16 mask = ((1 << SHARE_W) - 1) << Place::rank(place.part, 0);
     Slot slot;
-    for (int tile = place.first_weight_tile; tile < place.num_weight_tiles; tile += place.weight_tile_step) {
+    for (int tile = place.first_tile; tile < place.end_tile; tile += place.tile_step) {
         const int row = place.first_block(tile) * BLOCK + place.row_rank * SHARE;
         for (int step = place.first_step; step < place.last_step; step++) {
             const u32 full = shared + FULL_PLACE + slot.stage * 8;
@@ -32,7 +32,7 @@ __device__ __forceinline__ void produce_weights(u32 shared, const TensorMap* map
 // If they have fewer than ROWS rows, what is multiplied beyond is anything, and its sums are not written.
 __device__ __forceinline__ void produce_x(u32 shared, const TensorMap* map, const Place& place) {
     Slot slot;
-    for (int tile = place.first_weight_tile; tile < place.num_weight_tiles; tile += place.weight_tile_step) {
+    for (int tile = place.first_tile; tile < place.end_tile; tile += place.tile_step) {
         for (int step = place.first_step; step < place.last_step; step++) {
             const u32 to = shared + X_PLACE + slot.stage * X_BYTES, full = shared + FULL_PLACE + slot.stage * 8;
             barrier_wait(shared + EMPTY_PLACE + slot.stage * 8, slot.phase ^ 1);

@@ -134,7 +134,7 @@ struct Rounder {
         visit_rows([&](int m, u32 cell) {
             const float scale = scale_of(load_relaxed(largest + m));
             store_shared(cell, __fdiv_rn(1, scale));
-            if (writer.place.first_weight_tile == 0) outputs.rounded_scales[m] = scale;
+            if (writer.place.first_tile == 0) outputs.rounded_scales[m] = scale;
         });
         sync();
         write_pieces();

@@ -24,10 +24,12 @@ MIN_ROWS, MAX_ROWS = 17, 512
 _MANY_ROWS, _LARGE_WEIGHT = 256, 32 << 20
 """With more rows, the library multiplies weights of so many bytes as fast, without a gate."""
 
-SLICE_ROWS = 2048
-"""Of more rows, so many are multiplied at a time: they stay in the L2 cache while all of W passes."""
-_LEAST_FILLED = 0.97
-"""Part of the largest tiles that many rows must fill, else the library's smaller tiles are faster."""
+_SLICE_TILES = 8
+"""Of 256 rows: they stay in the L2 cache while all of W passes."""
+_GATE_FEATURES = 231
+"""How many features are multiplied in the time that a launch of its own takes for the gate, on an H200."""
+_LEAST_FILLED = 0.95
+"""What many rows fill of the multiprocessors' time, times what a gate adds: with less, the library is faster."""
 
 _ROWS = (32, 64, 128, 192, 256)
 """Of a tile; numbers of rows up to the same one of these are divided alike."""
@@ -142,6 +144,22 @@ def _fixed_bytes(num_groups: int, num_rows: int) -> int:
     return 8 * num_rows + 8 * (1 + num_groups)
 
 
+@dataclass(frozen=True, slots=True)
+class SlicedTile(GemmTile):
+    """A division of a GEMM of many rows, without clusters: blocks share all pairs of a tile of ``x`` and one of W.
+
+    Attributes:
+        num_clusters: blocks.
+        slice_tiles: tiles of ``x`` that meet all of W before the next ones do, so that they stay in the L2 cache.
+    """
+
+    slice_tiles: int
+
+    def num_blocks(self, num_rows: int) -> int:
+        """Blocks of a launch."""
+        return self.num_clusters
+
+
 def choose_tile(
     num_rows: int, num_weights: int, num_features: int, *, is_gated: bool, is_float8: bool, num_sms: int
 ) -> GemmTile | None:
@@ -151,11 +169,11 @@ def choose_tile(
         num_weights: rows of W, those of a gate and its up projection if there is one.
         num_features: K, which has at least 128 bytes.
     """
-    num_bytes = num_weights * num_features * (1 if is_float8 else 2)
-    if num_rows > MAX_ROWS and is_gated and not is_float8 and num_bytes >= _LARGE_WEIGHT:
-        return _tile_of_slices(num_rows, num_weights, num_sms)
+    if num_rows > MAX_ROWS and is_gated and not is_float8:
+        return _sliced_tile(num_rows, num_weights, num_features, num_sms)
     if not MIN_ROWS <= num_rows <= MAX_ROWS:
         return None
+    num_bytes = num_weights * num_features * (1 if is_float8 else 2)
     if num_rows > _MANY_ROWS and not is_gated and num_bytes >= _LARGE_WEIGHT:
         return None
     # Steps of an engine are padded to few numbers of rows: sums of all these are divided alike.
@@ -164,18 +182,13 @@ def choose_tile(
     return _fastest_tile(num_rows, num_weights, num_steps, is_gated, num_sms)
 
 
-def slice_rows(num_rows: int) -> int:
-    """Rows that are multiplied at a time: all, or about equal parts of many."""
-    return math.ceil(num_rows / math.ceil(num_rows / SLICE_ROWS))
-
-
-def _tile_of_slices(num_rows: int, num_weights: int, num_sms: int) -> GemmTile | None:
-    """The largest tile for each slice of many rows; a gate saves the launch that would read all of it again."""
-    num_at_once = slice_rows(num_rows)
-    tile = GemmTile(3, _ROWS[-1], 4, 1, 1, 1)
-    if num_at_once < _LEAST_FILLED * tile.num_row_groups(num_at_once) * tile.num_rows:
-        return None
-    return replace(tile, num_clusters=_num_clusters(tile, num_at_once, num_weights, num_sms))
+def _sliced_tile(num_rows: int, num_weights: int, num_features: int, num_sms: int) -> SlicedTile | None:
+    """The largest tile; a gate saves the launch that would read all of the sums again."""
+    tile = SlicedTile(3, _ROWS[-1], 4, 1, 1, num_sms, _SLICE_TILES)
+    num_tiles = tile.num_row_groups(num_rows) * tile.num_weight_tiles(num_weights)
+    num_at_once = num_sms * tile.num_rows * tile.num_weights
+    filled = num_rows * num_weights / (math.ceil(num_tiles / num_sms) * num_at_once)
+    return tile if filled * (1 + _GATE_FEATURES / num_features) >= _LEAST_FILLED else None
 
 
 @functools.cache

@@ -40,12 +40,12 @@ __device__ __forceinline__ void consume(u32 shared, const Place& place, const Ou
     Consumer consumer(shared, place);
     wait_for_predecessor();
     const u32 staging = shared + STAGING_PLACE + consumer.group * STAGING_BYTES;
-    for (int tile = place.first_weight_tile; tile < place.num_weight_tiles; tile += place.weight_tile_step) {
+    for (int tile = place.first_tile; tile < place.end_tile; tile += place.tile_step) {
         const int block = place.first_block(tile) + consumer.group;
         Writer writer(consumer, outputs, place, block < tile * GROUPS ? place.num_blocks : block);
         float sums[SUMS];
         multiply_tile(consumer, place.last_step - place.first_step, sums);
-        if (SCALES_ROWS && tile == place.first_weight_tile) named_barrier(SCALES_BARRIER, SCALING_THREADS);
+        if (SCALES_ROWS && tile == place.first_tile) named_barrier(SCALES_BARRIER, SCALING_THREADS);
         if (PARTS > 1) send_sums(consumer, place, sums);
         // The part is one of few, so that all sums have registers, which have no addresses.
 #pragma unroll

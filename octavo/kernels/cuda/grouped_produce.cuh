@@ -11,7 +11,7 @@ __device__ __forceinline__ void produce_codes(
     constexpr int NUM_BYTES = GROUPS * (BLOCK_CODE_BYTES + BLOCK_TERM_BYTES);
     const u16 mask = ((1 << SHARE_W) - 1) << Place::rank(place.part, 0);
     SlotOf<CODE_STAGES> slot;
-    for (int tile = place.first_weight_tile; tile < place.num_weight_tiles; tile += place.weight_tile_step) {
+    for (int tile = place.first_tile; tile < place.end_tile; tile += place.tile_step) {
         const int row = place.first_block(tile) * BLOCK + place.row_rank * SHARE;
         for (int unit = place.first_step; unit < place.last_step; unit++) {
             const u32 full = shared + CODES_FULL_PLACE + slot.stage * 8;
@@ -43,7 +43,7 @@ __device__ __forceinline__ void produce_codes(
 // One thread keeps the other ring full of tiles of x; see produce_x of gemm_produce.cuh.
 __device__ __forceinline__ void produce_rows(u32 shared, const TensorMap* map, const Place& place) {
     Slot slot;
-    for (int tile = place.first_weight_tile; tile < place.num_weight_tiles; tile += place.weight_tile_step) {
+    for (int tile = place.first_tile; tile < place.end_tile; tile += place.tile_step) {
         for (int step = place.first_step * UNIT_STEPS; step < place.last_step * UNIT_STEPS; step++) {
             const u32 full = shared + X_FULL_PLACE + slot.stage * 8;
             barrier_wait(shared + X_EMPTY_PLACE + slot.stage * 8, slot.phase ^ 1);

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from octavo.kernels.cuda.gemm import ClusterGemm
-from octavo.kernels.cuda.gemm_tiles import GemmTile
+from octavo.kernels.cuda.gemm_tiles import GemmTile, SlicedTile
 from octavo.kernels.linear import GATES
 
 pytestmark = pytest.mark.skipif(
@@ -125,10 +125,12 @@ def test_blocks_with_several_tiles(division: tuple[int, ...], dtype: torch.dtype
     case.check(tile_of(division, len(case.weight), is_persistent=True))
 
 
-@pytest.mark.parametrize("num_rows", [2048, 4100], ids=str)
-def test_many_rows_are_multiplied_in_slices(num_rows: int) -> None:
+@pytest.mark.parametrize("num_blocks", [1, 7, 132])
+@pytest.mark.parametrize("slice_tiles", [1, 2, 3, 8])
+@pytest.mark.parametrize("num_rows", [600, 1790, 4100])
+def test_blocks_share_tiles_of_many_rows(num_rows: int, slice_tiles: int, num_blocks: int) -> None:
     case = Case((num_rows, 1000, 1024), torch.bfloat16, torch.bfloat16, "silu")
-    case.check(GemmTile(3, 256, 4, 1, 1, 4))
+    case.check(SlicedTile(3, 256, 4, 1, 1, num_blocks, slice_tiles))
 
 
 def test_a_result_does_not_depend_on_the_launch() -> None:

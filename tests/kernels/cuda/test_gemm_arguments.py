@@ -8,7 +8,7 @@ from fakes import FakeDriver
 
 from octavo.kernels.cuda import gemm as gemm_module
 from octavo.kernels.cuda.gemm import SOURCE, ClusterGemm
-from octavo.kernels.cuda.gemm_tiles import GemmTile
+from octavo.kernels.cuda.gemm_tiles import GemmTile, SlicedTile
 from octavo.kernels.cuda.library import KernelLibrary
 from octavo.kernels.cuda.nvrtc import CompileError
 from octavo.kernels.linear import RoundedRows
@@ -68,6 +68,13 @@ def test_rows_of_a_gate_alternate_with_those_of_its_projection(fake_driver: Fake
     assert fake_driver.encoded[0] == (gemm._weight.data_ptr(), shape, strides, (12, 2, 8, 64))
     ((_, _, values),) = fake_driver.launched
     assert values[3:] == [NUM_FEATURES // 64, 256, 1, 3]
+
+
+def test_blocks_share_tiles_of_many_rows(fake_driver: FakeDriver) -> None:
+    multiply(new_gemm(torch.bfloat16), SlicedTile(3, 256, 4, 1, 1, 2, 8), 5000, "silu")
+    ((_, _, values),) = fake_driver.launched
+    assert values[3:] == [NUM_FEATURES // 64, 250, 20, 3]
+    assert b"-DSLICE=8" in fake_driver.loaded[0]
 
 
 def test_maps_are_made_once_and_follow_addresses(fake_driver: FakeDriver) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from octavo.kernels.cuda.gemm_tiles import MAX_ROWS, MIN_ROWS, GemmTile, choose_tile, slice_rows
+from octavo.kernels.cuda.gemm_tiles import MAX_ROWS, MIN_ROWS, GemmTile, SlicedTile, choose_tile
 
 SHARED_MEMORY = 227 << 10
 SHAPES = [
@@ -98,21 +98,17 @@ def test_known_choices() -> None:
 
 
 def test_gates_of_many_rows_have_the_largest_tiles() -> None:
-    gate = (24576, 4096, True)
-    assert choose(8192, gate) == choose(2048, gate) == GemmTile(3, 256, 4, 1, 1, 16)
-    assert choose(1024, gate) == GemmTile(3, 256, 4, 1, 1, 32)
-    # Of 2,100 rows, two slices have five tiles each, a sixth of which is empty.
+    gate, short = (24576, 4096, True), (6144, 1024, True)
+    largest = SlicedTile(3, 256, 4, 1, 1, 132, 8)
+    assert largest.shared_bytes <= SHARED_MEMORY and largest.num_blocks(8192) == 132
+    assert {choose(num_rows, gate) for num_rows in (1024, 2048, 5000, 6500, 7000, 8192, 16384)} == {largest}
+    # Nine tiles, of which a tenth is empty, take two rounds of all blocks.
     assert choose(2100, gate) is None
+    # A gate's launch takes as long as 231 features, of which there are fewer.
+    assert choose(4100, short) == largest
+    assert choose(1300, gate) is None and choose(1300, short) is None
     assert choose(8192, gate, is_float8=True) is None
-    assert choose(8192, (6144, 1024, True)) is None
-
-
-@pytest.mark.parametrize("num_rows", [1, 2048, 2049, 5000, 8192, 8193])
-def test_slices_are_about_equal(num_rows: int) -> None:
-    step = slice_rows(num_rows)
-    sizes = [min(step, num_rows - begin) for begin in range(0, num_rows, step)]
-    assert len(sizes) == -(-num_rows // 2048)
-    assert step - min(sizes) < len(sizes) and max(sizes) <= 2048
+    assert choose(8192, (6144, 4096, False)) is None
 
 
 def test_what_is_left_to_other_kernels() -> None:

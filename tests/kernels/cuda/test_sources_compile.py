@@ -11,7 +11,7 @@ from gemm_shapes import MODEL_SHAPES
 from octavo.kernels.cuda.attention import AttentionForm, attention_kernel
 from octavo.kernels.cuda.attention import choose_tile as choose_attention_tile
 from octavo.kernels.cuda.gemm import GemmForm, gemm_kernel
-from octavo.kernels.cuda.gemm_tiles import choose_tile
+from octavo.kernels.cuda.gemm_tiles import SlicedTile, choose_tile
 from octavo.kernels.cuda.grouped_gemm import grouped_gemm_kernel
 from octavo.kernels.cuda.grouped_gemm_tiles import choose_tile as choose_grouped_tile
 from octavo.kernels.cuda.kernel import CudaKernel, compile_kernel
@@ -19,7 +19,7 @@ from octavo.kernels.cuda.nvrtc import Nvrtc
 
 FLOAT8 = torch.float8_e4m3fn
 NUM_SMS = 132
-MOST_SPILLED = {"gemm": 48, "grouped_gemm": 96}
+MOST_SPILLED = {"gemm": 48, "sliced_gemm": 0, "grouped_gemm": 96}
 """Bytes of a thread: a few addresses that wait in memory for a tile's end. A tile of sums has hundreds."""
 
 
@@ -52,6 +52,10 @@ def gemm_kernels() -> list[CudaKernel]:
                     )
                     if tile is not None and (not form.is_rounded or tile.can_meet(num_rows, num_weights, NUM_SMS)):
                         found.setdefault(gemm_kernel(tile, form))
+    for activation in ("silu", "gelu_tanh"):
+        many = choose_tile(8192, 24576, 4096, is_gated=True, is_float8=False, num_sms=NUM_SMS)
+        assert isinstance(many, SlicedTile)
+        found.setdefault(gemm_kernel(many, GemmForm(activation, torch.bfloat16, torch.bfloat16)))
     # Outputs of the other type change a few instructions of each kernel.
     first = next(iter(found))
     constants = tuple((name, 1 if name == "HALF" else value) for name, value in first.constants)
