@@ -65,8 +65,9 @@ class ModelSettings(msgspec.Struct, kw_only=True):
     quantization: Quantization | None = None
     """How weights are quantised; default is as in the checkpoint, which compressed-tensors, gptq, awq and bitsandbytes
     only confirm; with dtype float32, integers in checkpoints and GGUF files are dequantised unless it names their kind.
-    fp8 rounds unquantised weights to float8 while they are loaded, int8 and int4 to integers and mxfp4 to 4-bit floats
-    (GPUs, and CPUs with compiled kernels). gptq_marlin, modelopt_fp4 and the like are vLLM's names of these."""
+    fp8 rounds unquantised weights to float8 while they are loaded (on CPUs with compiled kernels to int8, unless dtype
+    is float32), int8 and int4 to integers and mxfp4 to 4-bit floats (GPUs, and CPUs with compiled kernels).
+    gptq_marlin, modelopt_fp4 and the like are vLLM's names of these."""
     moe_backend: MoeBackend = "auto"
     """Kernels for experts: triton on GPUs, native (compiled) or torch on CPUs; auto takes the fastest. The others are
     vLLM's, and an error."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.hub.config_values import invalid
+from octavo.quantization.blocks import BlockScheme
 from octavo.quantization.config import QuantizationConfig, SchemeOptions
 from octavo.quantization.float8 import Float8Scheme
 from octavo.quantization.float8_layout import ALL, Float8Layout, is_block
@@ -37,6 +38,8 @@ class Float8Config(QuantizationConfig):
 
     @property
     def description(self) -> str:
+        if isinstance(self.layers, BlockScheme):
+            return f"{self.layers.format} in place of float8, activations in 8 bits"
         if self.stored is None or not isinstance(self.layers, StoredScheme):
             return "float8, activations by token"
         rows, columns = self.stored.block
@@ -54,8 +57,11 @@ class Float8Config(QuantizationConfig):
 
 
 def round_to_float8(options: SchemeOptions) -> Float8Config:
-    """Round unquantised weights as they are loaded."""
-    return Float8Config(options.plain, options.float8())
+    """Round unquantised weights as they are loaded.
+
+    A device that multiplies integers keeps these instead: they take as many bytes and are closer to the weights.
+    """
+    return Float8Config(options.plain, BlockScheme("int8") if options.has_blocks else options.float8())
 
 
 def parse_float8(raw: Mapping[str, Any], options: SchemeOptions) -> Float8Config:

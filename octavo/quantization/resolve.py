@@ -67,8 +67,10 @@ def resolve_quantization(
     """
     named = settings.model.quantization
     wanted = None if named is None else QUANTIZATION_ALIASES.get(named, named)
-    # Whoever asks for float32 asks for the file's exact values, which rounded activations would not give.
-    expands = wanted is None and settings.model.dtype == "float32"
+    is_plain = not config.quantization or (config.quantization.get("quant_method") == "gguf" and wanted != "gguf")
+    # Whoever asks for float32 asks for the exact values of the file, or of float8, which integers would not give.
+    is_exact = wanted is None or (wanted == "fp8" and is_plain)
+    expands = is_exact and settings.model.dtype == "float32"
     options = SchemeOptions(
         has_float8,
         settings.device.deterministic,
@@ -84,7 +86,6 @@ def resolve_quantization(
             f"quantization is {wanted!r}, which needs a GPU or a CPU with compiled kernels (see docs/cpu.md); leave it "
             "out."
         )
-    is_plain = not config.quantization or (config.quantization.get("quant_method") == "gguf" and wanted != "gguf")
     if is_plain:
         if wanted not in ROUNDED:
             raise ConfigError(

@@ -22,8 +22,11 @@ from octavo.layers.experts import Experts
 from octavo.layers.linear import Linear
 from octavo.parallel import TensorParallel
 from octavo.platforms.native import native_kernels
+from octavo.quantization.blocks import BlockScheme
 from octavo.quantization.expert_matrices import BlockMatrix
+from octavo.quantization.float8 import Float8Scheme
 from octavo.quantization.resolve import parsed_quantization
+from octavo.quantization.scheme import LinearScheme, PlainScheme
 from octavo.quantization.stored import ExpandedScheme, RepackedScheme
 from octavo.records.experts import ExpertSpec, SeparateExperts
 
@@ -145,3 +148,12 @@ def test_models(name: str, tmp_path: Path) -> None:
     near = LLM(str(tmp_path / "fp8"), **(SETTINGS | {"quantization": "fp8"}))
     assert isinstance(layers_of(near)["model.layers.0.mlp.gate_up_proj"].scheme, RepackedScheme)
     assert (logprobs_of(near) - logprobs_of(exact)).abs().mean() < 0.15  # of tokens at about -8
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("bfloat16", BlockScheme), ("float32", Float8Scheme)])
+def test_weights_rounded_at_load(dtype: str, kind: type[LinearScheme], tmp_path: Path) -> None:
+    """Integers in place of float8, unless exact values are asked for; the head is rounded to neither."""
+    source = write_model(tmp_path, hidden_size=64, intermediate_size=96)
+    layers = layers_of(LLM(str(source), **(SETTINGS | {"quantization": "fp8", "dtype": dtype})))
+    assert type(layers.pop("lm_head").scheme) is PlainScheme
+    assert {type(layer.scheme) for layer in layers.values()} == {kind}
