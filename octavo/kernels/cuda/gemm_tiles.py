@@ -27,7 +27,8 @@ _MANY_ROWS, _LARGE_WEIGHT = 256, 32 << 20
 _SLICE_TILES = 8
 """Of 256 rows: they stay in the L2 cache while all of W passes."""
 _GATE_FEATURES = 231
-"""How many features are multiplied in the time that a launch of its own takes for the gate, on an H200."""
+"""Multiplied while a launch of its own would move a gate's values, on an H200: 6 bytes of an output at 4.35 TB/s, 4
+operations of a feature at 670 TFLOP/s."""
 _LEAST_FILLED = 0.95
 """What many rows fill of the multiprocessors' time, times what a gate adds: with less, the library is faster."""
 
