@@ -30,17 +30,6 @@
 //   ACTIVATION  0: none, 1: silu, 2: gelu_tanh
 //   NORMED, ADDED, ROUNDED: see above
 
-// The assembler bounds an instruction's registers by those at the launch: with four warpgroups, a thread has 128.
-#if GROUPS == 3 && ROWS == 256
-#define MMA_ROWS 128
-#else
-#define MMA_ROWS ROWS
-#endif
-
-// The tensor cores add float8 products with fewer bits than float32 has. So the sum of every 256 features is added to a
-// float32 sum, if a warpgroup has registers for both.
-#define EXACT (FLOAT8 && ROWS <= 128)
-
 #include "gemm_layout.cuh"
 #include "gemm_multiply.cuh"
 #include "gemm_outputs.cuh"
@@ -87,10 +76,7 @@ __device__ __forceinline__ void consume(u32 shared, const Place& place, const Ou
 }
 
 __device__ __forceinline__ void init_barriers(u32 shared) {
-    for (int i = 0; i < STAGES; i++) {
-        barrier_init(shared + FULL_PLACE + i * 8, 1);
-        barrier_init(shared + EMPTY_PLACE + i * 8, GROUPS * SHARE_W);
-    }
+    init_ring(shared);
     init_part_barriers(shared);
     fence_barrier_init();
 }
@@ -119,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm(
     }
     announce_barriers();
     if (is_producer) {
-        if constexpr (GROUPS > 1) release_registers<GROUPS == 2 ? 40 : 32>();
+        release_producer_registers();
         // The thread that has initialised the barriers may use its own block's at once.
         if (SHARE_W > 1) join_cluster();
         if (producer_thread == 0) produce_weights(shared, &weight_map, place);
@@ -136,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) gemm(
         __syncwarp();
         leave_cluster();
     } else {
-        if constexpr (GROUPS > 1) take_registers<GROUPS == 2 ? 232 : 160>();
+        take_consumer_registers();
         join_cluster();
         consume(shared, place, outputs);
         leave_cluster();

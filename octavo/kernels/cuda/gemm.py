@@ -309,14 +309,10 @@ def gemm_kernel(tile: GemmTile, form: GemmForm) -> CudaKernel:
     if isinstance(tile, SlicedTile):
         return _sliced_kernel(tile, form)
     constants = (
-        ("GROUPS", tile.num_groups),
-        ("ROWS", tile.num_rows),
-        ("STAGES", tile.num_stages),
+        *shared_constants(tile, form),
         ("SHARE_W", tile.share_w),
         ("PARTS", tile.num_parts),
         ("FLOAT8", int(form.dtype is torch.float8_e4m3fn)),
-        ("HALF", int(form.out_dtype is torch.float16)),
-        ("ACTIVATION", ACTIVATIONS[form.activation]),
         ("NORMED", int(form.is_normed)),
         ("ADDED", int(form.is_added)),
         ("ROUNDED", int(form.is_rounded)),
@@ -324,14 +320,18 @@ def gemm_kernel(tile: GemmTile, form: GemmForm) -> CudaKernel:
     return CudaKernel(SOURCE, "gemm", constants, shared_bytes=tile.shared_bytes, cluster_size=tile.cluster_size)
 
 
-def _sliced_kernel(tile: SlicedTile, form: GemmForm) -> CudaKernel:
-    assert not (form.is_normed or form.is_added or form.is_rounded) and form.dtype is form.out_dtype, "it has one form"
-    constants = (
+def shared_constants(tile: GemmTile, form: GemmForm) -> tuple[tuple[str, int], ...]:
+    """The constants that all GEMMs in CUDA C++ have."""
+    return (
         ("GROUPS", tile.num_groups),
         ("ROWS", tile.num_rows),
         ("STAGES", tile.num_stages),
-        ("SLICE", tile.slice_tiles),
         ("HALF", int(form.out_dtype is torch.float16)),
         ("ACTIVATION", ACTIVATIONS[form.activation]),
     )
+
+
+def _sliced_kernel(tile: SlicedTile, form: GemmForm) -> CudaKernel:
+    assert not (form.is_normed or form.is_added or form.is_rounded) and form.dtype is form.out_dtype, "it has one form"
+    constants = (*shared_constants(tile, form), ("SLICE", tile.slice_tiles))
     return CudaKernel(SLICED_SOURCE, "sliced_gemm", constants, shared_bytes=tile.shared_bytes)

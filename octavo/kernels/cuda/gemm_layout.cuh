@@ -5,6 +5,14 @@
 
 #include "hopper.cuh"
 
+// Rows of an instruction: the assembler bounds its registers by those at the launch, and with four warpgroups, a thread
+// has 128.
+#if GROUPS == 3 && ROWS == 256
+#define MMA_ROWS 128
+#else
+#define MMA_ROWS ROWS
+#endif
+
 constexpr int CLUSTER = SHARE_W * PARTS;
 constexpr bool GATED = ACTIVATION != 0;
 constexpr bool SCALES_ROWS = FLOAT8 || NORMED;
@@ -105,6 +113,15 @@ struct SlotOf {
 };
 
 using Slot = SlotOf<STAGES>;
+
+// A warpgroup that loads leaves registers to those that multiply. A block of two warpgroups has enough.
+__device__ __forceinline__ void release_producer_registers() {
+    if constexpr (GROUPS > 1) release_registers<GROUPS == 2 ? 40 : 32>();
+}
+
+__device__ __forceinline__ void take_consumer_registers() {
+    if constexpr (GROUPS > 1) take_registers<GROUPS == 2 ? 232 : 160>();
+}
 
 // Tells the block's other threads, and other blocks, that its barriers are initialised; see join_cluster().
 __device__ __forceinline__ void announce_barriers() {

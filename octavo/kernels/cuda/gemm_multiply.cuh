@@ -5,6 +5,10 @@
 #include "gemm_layout.cuh"
 #include "wgmma.cuh"
 
+// The tensor cores add float8 products with fewer bits than float32 has. So the sum of every 256 features is added to a
+// float32 sum, if a warpgroup has registers for both.
+#define EXACT (FLOAT8 && ROWS <= 128)
+
 // A stage as a warpgroup sees it.
 struct Consumer : Warpgroup {
     u32 empty_barrier;  // this thread's to arrive at, of stage 0; 0 if it has none

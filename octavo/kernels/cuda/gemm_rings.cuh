@@ -13,3 +13,11 @@ constexpr int DONE_PLACE = EMPTY_PLACE + STAGES * 8;    // all parts have been s
 constexpr int MERGED_PLACE = DONE_PLACE + 8;            // a warpgroup has the sums of the other parts
 // Of each row its largest output, then what its outputs are multiplied by.
 constexpr int LARGEST_PLACE = MERGED_PLACE + GROUPS * 8;
+
+// The barriers of the ring; for one thread.
+__device__ __forceinline__ void init_ring(u32 shared) {
+    for (int i = 0; i < STAGES; i++) {
+        barrier_init(shared + FULL_PLACE + i * 8, 1);
+        barrier_init(shared + EMPTY_PLACE + i * 8, GROUPS * SHARE_W);
+    }
+}

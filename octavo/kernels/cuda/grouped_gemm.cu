@@ -17,16 +17,6 @@
 #define FLOAT8 0
 #define ROUNDED 0
 
-// The rows of an instruction, and the chunks of unpacked weights for which there are registers: with four warpgroups, a
-// thread has 128 at the launch, by which the assembler bounds an instruction's, and 160 then.
-#if GROUPS == 3 && ROWS == 256
-#define MMA_ROWS 128
-#define SETS 1
-#else
-#define MMA_ROWS ROWS
-#define SETS 2
-#endif
-
 #include "gemm_layout.cuh"
 #include "gemm_outputs.cuh"
 #include "gemm_parts.cuh"
@@ -98,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grouped_gemm(
     }
     announce_barriers();
     if (is_producer) {
-        if constexpr (GROUPS > 1) release_registers<GROUPS == 2 ? 40 : 32>();
+        release_producer_registers();
         // The thread that has initialised the barriers may use its own block's at once.
         if (SHARE_W > 1) join_cluster();
         if (producer_thread == 0) produce_codes(shared, &code_map, &term_map, group_units, place);
@@ -115,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) grouped_gemm(
         __syncwarp();
         leave_cluster();
     } else {
-        if constexpr (GROUPS > 1) take_registers<GROUPS == 2 ? 232 : 160>();
+        take_consumer_registers();
         join_cluster();
         consume(shared, place, outputs);
         leave_cluster();

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from octavo.kernels.cuda.driver import Swizzle, TensorMap
-from octavo.kernels.cuda.gemm import ACTIVATIONS, OUTPUT_TYPES, GemmForm, PreparedGemm
+from octavo.kernels.cuda.gemm import OUTPUT_TYPES, GemmForm, PreparedGemm, shared_constants
 from octavo.kernels.cuda.grouped_gemm_tiles import UNIT, GroupedTile, choose_tile
 from octavo.kernels.cuda.kernel import CudaKernel
 from octavo.kernels.cuda.library import driver, library
@@ -118,16 +118,12 @@ def _prepare(
 def grouped_gemm_kernel(tile: GroupedTile, form: GemmForm) -> CudaKernel:
     """The kernel for a tile."""
     constants = (
+        *shared_constants(tile, form),
         ("CODES", 4),
-        ("GROUPS", tile.num_groups),
-        ("ROWS", tile.num_rows),
-        ("STAGES", tile.num_stages),
         ("CODE_STAGES", tile.num_code_stages),
         ("CHUNK", tile.chunk),
         ("SHARE_W", tile.share_w),
         ("PARTS", tile.num_parts),
-        ("HALF", int(form.out_dtype is torch.float16)),
-        ("ACTIVATION", ACTIVATIONS[form.activation]),
         ("NORMED", int(form.is_normed)),
         ("ADDED", int(form.is_added)),
     )

@@ -70,7 +70,8 @@ struct Consumer : Warpgroup {
     }
 };
 
-#if SETS == 2
+// With as many rows as an instruction has, there are registers for two chunks.
+#if MMA_ROWS == ROWS
 
 // A warpgroup's sums of a tile. While the tensor cores multiply a chunk, it unpacks the next one into other registers.
 __device__ __forceinline__ void multiply_tile(Consumer& consumer, int num_units, float (&sums)[SUMS]) {

@@ -13,12 +13,6 @@
 #define NORMED 0
 #define ADDED 0
 #define ROUNDED 0
-#define EXACT 0
-#if GROUPS == 3 && ROWS == 256
-#define MMA_ROWS 128
-#else
-#define MMA_ROWS ROWS
-#endif
 
 #include "gemm_layout.cuh"
 #include "gemm_multiply.cuh"
@@ -101,20 +95,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sliced_gemm(
     const u32 shared = shared_address(memory);
     const Pairs pairs(num_steps, outputs, num_tile_rows, num_row_tiles, num_weight_tiles);
     if (threadIdx.x == GROUPS * THREADS_OF_GROUP) {
-        for (int i = 0; i < STAGES; i++) {
-            barrier_init(shared + FULL_PLACE + i * 8, 1);
-            barrier_init(shared + EMPTY_PLACE + i * 8, GROUPS);
-        }
+        init_ring(shared);
         fence_barrier_init();
         prefetch_map(&weight_map);
         prefetch_map(&x_map);
     }
     __syncthreads();
     if (threadIdx.x >= GROUPS * THREADS_OF_GROUP) {
-        if constexpr (GROUPS > 1) release_registers<GROUPS == 2 ? 40 : 32>();
+        release_producer_registers();
         if (threadIdx.x == GROUPS * THREADS_OF_GROUP) produce(shared, &x_map, &weight_map, pairs);
     } else {
-        if constexpr (GROUPS > 1) take_registers<GROUPS == 2 ? 232 : 160>();
+        take_consumer_registers();
         consume(shared, pairs, outputs);
     }
 }

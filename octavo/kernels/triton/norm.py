@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from octavo.kernels.triton.launch import dependent_launch
-from octavo.kernels.triton.pair_sum import add_up_pairs
+from octavo.kernels.triton.pair_sum import load_rows
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -148,11 +148,7 @@ def _norm_kernel(
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     spots = x + outer * x_outer_stride + inner * x_inner_stride + columns
-    if NUM_CHOSEN == 0:
-        values = tl.load(spots, mask, other=0.0)
-    else:
-        tokens = tl.minimum(rows, num_rows - 1)
-        values = add_up_pairs(spots, shares, tokens, SIZE, mask, NUM_CHOSEN)
+    values = load_rows(spots, shares, tl.minimum(rows, num_rows - 1), SIZE, mask, NUM_CHOSEN)
     if residual is not None:
         place = residual + outer * residual_outer_stride + inner * residual_inner_stride + columns
         values = add_rounded(values, tl.load(place, mask, other=0.0))

@@ -50,6 +50,16 @@ def _sum_kernel(
 
 
 @triton.jit
+def load_rows(spots, shares, tokens, hidden, mask, NUM_CHOSEN: tl.constexpr):
+    """Rows as they are if ``NUM_CHOSEN`` is 0, else tokens' sums of pairs; see :func:`add_up_pairs`."""
+    if NUM_CHOSEN == 0:
+        rows = tl.load(spots, mask, other=0.0)
+    else:
+        rows = add_up_pairs(spots, shares, tokens, hidden, mask, NUM_CHOSEN)
+    return rows
+
+
+@triton.jit
 def add_up_pairs(spots, shares, tokens, hidden, mask, NUM_CHOSEN: tl.constexpr):
     """The sums of tokens' pairs in float32 and in their order, in the type of the results.
 

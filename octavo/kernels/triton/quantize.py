@@ -11,7 +11,7 @@ from octavo.kernels.deferred_norm import DeferredNorm
 from octavo.kernels.scaled import FLOAT8, LARGEST
 from octavo.kernels.triton.launch import IS_INTERPRETED, dependent_launch
 from octavo.kernels.triton.norm import add_rounded, scale_normed
-from octavo.kernels.triton.pair_sum import add_up_pairs
+from octavo.kernels.triton.pair_sum import load_rows
 from octavo.platforms import compute_capability
 
 _SMALLEST_SCALE = tl.constexpr(scaled.SMALLEST_SCALE)
@@ -217,10 +217,7 @@ def _quantize_normed_kernel(
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     spots = x + row * x_stride + columns
-    if NUM_CHOSEN == 0:
-        added = tl.load(spots, mask, other=0.0)
-    else:
-        added = add_up_pairs(spots, shares, row, SIZE, mask, NUM_CHOSEN)
+    added = load_rows(spots, shares, row, SIZE, mask, NUM_CHOSEN)
     if residual is not None:
         place = residual + row * residual_stride + columns
         added = add_rounded(added, tl.load(place, mask, other=0.0))
